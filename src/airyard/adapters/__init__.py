@@ -1,0 +1,1 @@
+"""Implementations of the ports: journal, engines, tracker, blob and log stores."""

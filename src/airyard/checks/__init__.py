@@ -1,0 +1,1 @@
+"""Health probes: one module a signal."""

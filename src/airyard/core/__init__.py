@@ -1,0 +1,1 @@
+"""The domain: frozen facts, transition tables and pure decisions. No I/O, clock, randomness or threads."""

@@ -1,0 +1,1 @@
+"""Log and fault signatures, turned into a failure cause."""

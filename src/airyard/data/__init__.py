@@ -1,0 +1,1 @@
+"""Training-side helpers; they live in user processes."""

@@ -1,0 +1,1 @@
+"""The node side: agent, fork server and runner."""

@@ -1,0 +1,1 @@
+"""Protocols of what the application needs from the outside world."""

@@ -1,0 +1,1 @@
+"""The ASGI shell: routes, authentication, composition root."""

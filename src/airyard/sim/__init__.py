@@ -1,0 +1,1 @@
+"""The deterministic simulator: production loop, planner and runner machine under virtual time."""
