@@ -1,0 +1,53 @@
+"""Runs the benchmarks one by one: ``python -m benchmarks [NAME...]``.
+
+Owns: finding ``bench_*.py`` beside this file and running each ``main()`` in a process of its own, so that none
+measures what another left in memory. Must not know: what any of them measures.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+
+
+def available() -> list[str]:
+    """Return the names of the benchmarks, ``bench_journal.py`` being ``journal``, in alphabetical order."""
+    return sorted(path.stem.removeprefix("bench_") for path in FOLDER.glob("bench_*.py"))
+
+
+def run_one(name: str) -> int:
+    """Run one benchmark with this terminal as its output and return its exit status (0 is good)."""
+    print(f"== {name}", flush=True)
+    started = time.monotonic()
+    program = f"import sys; from benchmarks.bench_{name} import main; sys.exit(main())"
+    status = subprocess.run([sys.executable, "-c", program], cwd=FOLDER.parent, check=False).returncode
+    print(
+        f"== {name}: {'done' if status == 0 else f'exit {status}'} after {time.monotonic() - started:.1f} s\n"
+    )
+    return status
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the named benchmarks, or all; one that fails does not stop the rest but makes the exit status 1."""
+    known = available()
+    names = [name.removeprefix("bench_") for name in arguments] or known
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        print(
+            f"no benchmark named {', '.join(unknown)}; there are: {', '.join(known) or 'none'}",
+            file=sys.stderr,
+        )
+        return 2
+    failed = [name for name in names if run_one(name) != 0]
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
