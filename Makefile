@@ -50,7 +50,7 @@ check: lint types imports architecture ## style, types, import direction, tidine
 
 .PHONY: lint
 lint: $(READY) ## ruff: rules and format
-	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff check --quiet --output-format concise .
 	$(BIN)/ruff format --check --quiet . || { $(BIN)/ruff format --check . | tail -20; exit 1; }
 
 .PHONY: types

@@ -1,7 +1,7 @@
 """Runs the benchmarks one by one: ``python -m benchmarks [NAME...]``.
 
-Owns: finding ``bench_*.py`` beside this file and running each ``main()`` in a process of its own, so that none
-measures what another left in memory. Must not know: what any of them measures.
+Owns: finding ``bench_*.py`` beside this file and running each ``main()`` in a process of its own, so that
+none measures what another left in memory. Must not know: what any of them measures.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``core`` decides and does nothing else: no I/O, clock, randomness, concurrency or third-party code.
 
-import-linter sees which packages are imported; this test reads the source, so that banned standard modules and
-banned calls are seen too.
+import-linter sees which packages are imported; this test reads the source, so that banned standard
+modules and banned calls are seen too.
 """
 
 from __future__ import annotations
@@ -18,41 +18,13 @@ CORE = SOURCE / "core"
 
 # Standard modules that reach the world outside the function: what is needed of it comes as an argument.
 BANNED_MODULES = frozenset(
-    [
-        "_thread",
-        "asyncio",
-        "concurrent",
-        "ctypes",
-        "fcntl",
-        "glob",
-        "http",
-        "io",
-        "logging",
-        "mmap",
-        "multiprocessing",
-        "os",
-        "pickle",
-        "platform",
-        "queue",
-        "random",
-        "resource",
-        "sched",
-        "secrets",
-        "select",
-        "selectors",
-        "shutil",
-        "signal",
-        "socket",
-        "sqlite3",
-        "ssl",
-        "subprocess",
-        "tempfile",
-        "threading",
-        "time",
-        "urllib.request",
-        "uuid",
-    ]
-)
+    {
+        "_thread", "asyncio", "concurrent", "ctypes", "fcntl", "glob", "http", "io", "logging", "mmap",
+        "multiprocessing", "os", "pickle", "platform", "queue", "random", "resource", "sched", "secrets",
+        "select", "selectors", "shutil", "signal", "socket", "sqlite3", "ssl", "subprocess", "tempfile",
+        "threading", "time", "urllib.request", "uuid",
+    }
+)  # fmt: skip
 BANNED_CALLS = frozenset({"open", "print", "input", "exec", "eval", "breakpoint"})
 # ``datetime`` may turn a given number into text, and ``pathlib`` may join names; neither may look around.
 BANNED_METHODS = frozenset({"now", "utcnow", "today", "read_text", "write_text", "read_bytes", "write_bytes"})

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-# Prints {module: is it third-party}: does it lie in site-packages? This checkout, installed editable, does not.
+# Prints {module: is it third-party}, that is, does it lie in site-packages; this checkout does not.
 PROBE = """
 import json, sys, sysconfig
 before = set(sys.modules)
@@ -24,22 +24,11 @@ print(json.dumps(loaded))
 """
 
 HEAVY = frozenset(
-    [
-        "alembic",
-        "cryptography",
-        "fastapi",
-        "mlflow",
-        "numpy",
-        "pandas",
-        "pydantic",
-        "rich",
-        "sqlalchemy",
-        "starlette",
-        "structlog",
-        "uvicorn",
-        "yaml",
-    ]
-)
+    {
+        "alembic", "cryptography", "fastapi", "mlflow", "numpy", "pandas", "pydantic", "rich", "sqlalchemy",
+        "starlette", "structlog", "uvicorn", "yaml",
+    }
+)  # fmt: skip
 
 
 def loaded_by(module: str) -> dict[str, bool]:

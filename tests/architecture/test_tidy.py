@@ -33,7 +33,7 @@ REGISTRY_HOSTS = re.compile(
 
 SUPPRESSION = re.compile(r"#\s*(type:\s*ignore|noqa|ruff:\s*noqa|mypy:|pragma:\s*no cover)")
 TYPE_IGNORE_WITH_REASON = re.compile(r"#\s*type:\s*ignore\[[\w, -]+\]\s+#\s*(?!noqa)\S.{7,}")
-NOQA_WITH_REASON = re.compile(r"#\s*noqa:\s*[A-Z]+\d+(?:,\s*[A-Z]+\d+)*\s+(?:#|--|—)\s*\S.{7,}")
+NOQA_WITH_REASON = re.compile(r"#\s*noqa:\s*[A-Z]+\d+(?:,\s*[A-Z]+\d+)*\s+(?:#|--?|—)\s*\S.{7,}")
 TASK_MARK = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b(?P<text>.*)")
 
 
