@@ -42,8 +42,8 @@ class LogStream(IntEnum):
     """Records that are gone; the payload says which (``Gap``)."""
 
 
-class DamagedFrame(UserError, ValueError):  # noqa: N818 - the error tree names facts: NotFound, Denied
-    """Bytes that are no frame; ``offset`` is where the damaged frame starts, counted from the buffer's start."""
+class DamagedFrame(UserError, ValueError):
+    """Bytes that are no frame; ``offset`` is where it starts, counted from the start of the buffer."""
 
     default_code = "DAMAGED_LOG_FRAME"
 

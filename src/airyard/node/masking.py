@@ -44,7 +44,7 @@ class Masker:
         return self._release(self._held, len(self._held))
 
     def _release(self, buffer: bytes, end: int) -> bytes:
-        """Emit ``buffer[:end]`` masked, keep the rest. No occurrence that starts before ``end`` is unfinished."""
+        """Emit ``buffer[:end]`` masked, keep the rest; no occurrence that starts before it is unfinished."""
         pieces: list[bytes] = []
         masked_to = shown_to = self._covered
         for start, stop in self._occurrences(buffer):
