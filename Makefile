@@ -51,7 +51,7 @@ check: lint types imports architecture ## style, types, import direction, tidine
 .PHONY: lint
 lint: $(READY) ## ruff: rules and format
 	$(BIN)/ruff check --quiet --output-format concise .
-	$(BIN)/ruff format --check --quiet . || { $(BIN)/ruff format --check . | tail -20; exit 1; }
+	$(BIN)/ruff format --check --quiet . || { echo "run: ruff format ."; $(BIN)/ruff format --check .; exit 1; }
 
 .PHONY: types
 types: $(READY) ## mypy, strict, on src
@@ -59,7 +59,7 @@ types: $(READY) ## mypy, strict, on src
 
 .PHONY: imports
 imports: $(READY) ## the direction of imports between the rooms
-	@out=$$($(BIN)/lint-imports --no-timing 2>&1) || { echo "$$out"; exit 1; }; echo "$$out" | tail -1
+	@out=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$out"; exit 1; }; echo "$$out" | tail -1
 
 .PHONY: architecture
 architecture: $(READY) ## tests of the shape: sizes, names, import cost, documents
