@@ -1,5 +1,5 @@
 # Every target sets up what it needs: a virtual environment in .venv from the hashed lock files in requirements/.
-# PYTHON chooses the interpreter (3.11 or newer); AIRYARD_HOME the data folder of `make demo`.
+# PYTHON chooses the interpreter (3.11 or newer); DEMO_HOME the data folder of `make demo`.
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -7,6 +7,7 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 
 PYTHON ?= python3
+DEMO_HOME ?= $(CURDIR)/.demo
 BIN := .venv/bin
 READY := .stamps/dev
 
@@ -24,8 +25,8 @@ help: ## say what the targets do
 
 # Installed: exactly the locked versions, then this checkout on top, editable.
 $(READY): requirements/bootstrap.lock requirements/dev.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "Airyard needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || echo missing)." \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Airyard needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo not there)." \
 	    "Name another one: make PYTHON=python3.12 ..." >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { \
 	  echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu the package python3-venv brings it." >&2; exit 2; }
@@ -34,10 +35,12 @@ $(READY): requirements/bootstrap.lock requirements/dev.lock pyproject.toml
 	$(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation --editable .
 	@mkdir -p $(@D) && touch $@
 
+# The demo has a data folder of its own and looks at no other server: it stops and cancels only what is its own.
 .PHONY: demo
-demo: export AIRYARD_HOME ?= $(CURDIR)/.demo
+demo: export AIRYARD_HOME := $(DEMO_HOME)
 demo: $(READY) ## start a server with simulated GPUs, train on two nodes, follow the run to its end
-	@trap '$(BIN)/airyard down --cancel-runs || true' EXIT; \
+	@unset AIRYARD_HOST AIRYARD_TOKEN; \
+	trap '$(BIN)/airyard down --cancel-runs || true' EXIT; \
 	$(BIN)/airyard up --simulate; \
 	$(BIN)/airyard run -f examples/digits-ddp/workload.yaml --watch
 
@@ -82,6 +85,7 @@ lock: $(READY) ## compile requirements/*.lock anew; LOCK_FLAGS=--upgrade takes n
 
 .PHONY: clean
 clean: ## remove the environment, caches and the demo's data (stops the demo's server first)
-	@if [ -d .demo ] && [ -x $(BIN)/airyard ]; then AIRYARD_HOME=$(CURDIR)/.demo $(BIN)/airyard down --cancel-runs || true; fi
+	@if [ -d .demo ] && [ -x $(BIN)/airyard ]; then \
+	  env -u AIRYARD_HOST -u AIRYARD_TOKEN AIRYARD_HOME=$(CURDIR)/.demo $(BIN)/airyard down --cancel-runs || true; fi
 	rm -rf .venv .stamps .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
