@@ -1,0 +1,58 @@
+"""Effects that a decision asks for: the closed set of what the outside world is told to do.
+
+Every action is idempotent by its key: it may be issued again after a crash, and the doer must not do it twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airyard.core.ids import MemberKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartMember:
+    """Have the machine's agent start a runner for this member."""
+
+    key: MemberKey
+    machine: str
+    node: str
+    devices: tuple[int, ...]
+    epoch: int
+    cookie: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillMember:
+    """Have the agent kill the member's tree and its runner: the runner did not obey in time."""
+
+    key: MemberKey
+    machine: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetMember:
+    """Have the agent remove what is left of a member that owes nothing more."""
+
+    key: MemberKey
+    machine: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTracking:
+    """Create the attempt's MLflow run; answer with TrackingOpened or TrackingDeferred."""
+
+    run_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseTracking:
+    """End the attempt's MLflow run with its logs and tags; answer with TrackingClosed."""
+
+    run_id: int
+    attempt: int
+
+
+Action = StartMember | KillMember | ForgetMember | OpenTracking | CloseTracking

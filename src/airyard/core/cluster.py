@@ -1,0 +1,55 @@
+"""Machines, nodes and devices: what the yard consists of.
+
+Owns: the facts about capacity. Must not know: who uses it (that is ``run.py``) or how it was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One accelerator (or one CPU slot). ``owner`` names a stranger that holds it: such a device is not booked."""
+
+    index: int
+    uuid: str
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A schedulable unit of one machine: its devices of one model, and its share of CPU and memory.
+
+    ``model`` is None for a CPU slot. ``pool`` is the name under which its accelerator type is offered.
+    """
+
+    name: str
+    machine: str
+    accelerator: str
+    model: str | None
+    devices: tuple[Device, ...]
+    cpus: float
+    memory_bytes: int
+    simulated: bool = False
+    labels: Mapping[str, str] | None = None
+    cordoned: bool = False
+
+    @property
+    def pool(self) -> str:
+        """Nodes of one accelerator type form one pool, named after it."""
+        return self.accelerator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One operating system instance; its agent hosts the nodes that name it.
+
+    ``alive`` is the engine's word; a machine that is away keeps its bookings until death is proved.
+    """
+
+    name: str
+    boot_id: str
+    address: str
+    alive: bool
+    seen_ms: int

@@ -1,0 +1,183 @@
+"""Asks and observed facts that come to the control loop: the closed set of its inputs.
+
+Owns: command types. Must not know: who sends them. Times are the server's, stamped by the shell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from airyard.core.cluster import Machine, Node
+from airyard.core.ids import MemberKey
+from airyard.core.run import Checkpoint, Exit, LogClose, Run, Tracking
+from airyard.core.scheduling.plan import Plan
+from airyard.core.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginEpoch:
+    """This server owns the journal now."""
+
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitRun:
+    """Somebody wants a workload run. ``dry_run`` decides everything and changes nothing."""
+
+    owner: str
+    workload: Workload
+    idempotency_key: str
+    tracking_off: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRun:
+    """Somebody wants a run to end."""
+
+    run_id: int
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeRun:
+    """Somebody wants a further attempt of an ended run; ``run`` is its stored record."""
+
+    run: Run
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveRun:
+    """Somebody wants an ended run gone. The shell has checked the read tables that it has ended."""
+
+    run_id: int
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitPlan:
+    """The planner's answer to an earlier state; checked again against the present one."""
+
+    plan: Plan
+
+
+class SeenState(Enum):
+    """What an agent says of a member's runner."""
+
+    ALIVE = "alive"
+    EXITED = "exited"
+    DIED = "died"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenMember:
+    """One attempt folder on a machine. ``exit`` and ``logs`` come from its exit record, if it left one."""
+
+    key: MemberKey
+    state: SeenState
+    exit: Exit | None = None
+    logs: LogClose | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineSeen:
+    """An agent said hello: its machine, nodes, and every attempt folder it holds."""
+
+    machine: Machine
+    nodes: tuple[Node, ...]
+    members: tuple[SeenMember, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineAway:
+    """The engine lost the machine's agent."""
+
+    machine: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberGone:
+    """The agent saw a runner end: with its exit record, or without one (then ``exit`` says what the agent found)."""
+
+    seen: SeenMember
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CordonNode:
+    """An operator closes (or opens) a node for new members."""
+
+    node: str
+    by: str
+    reason: str
+    cordoned: bool
+
+
+class ReportKind(Enum):
+    """What a runner may report."""
+
+    READY = "READY"
+    PORT_TAKEN = "PORT_TAKEN"
+    STARTED = "STARTED"
+    CHECKPOINT = "CHECKPOINT"
+    EXITED = "EXITED"
+    LOGS_CLOSED = "LOGS_CLOSED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One numbered word of a runner. Only the fields of its kind are set; times are corrected to the server's clock."""
+
+    number: int
+    kind: ReportKind
+    at_ms: int
+    address: str = ""
+    prepared: Mapping[str, int] = field(default_factory=dict)
+    port: int = 0
+    checkpoint: Checkpoint | None = None
+    exit: Exit | None = None
+    logs: LogClose | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberReports:
+    """A runner's reports in order; an empty list still says that the runner is alive and has its orders."""
+
+    key: MemberKey
+    epoch: int
+    reports: tuple[Report, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackingAnswered:
+    """The tracker opened, deferred or closed an attempt's MLflow run."""
+
+    run_id: int
+    attempt: int
+    tracking: Tracking
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time has passed; deadlines are looked at. ``tracker_starting`` lengthens the wait for MLflow."""
+
+    tracker_starting: bool = False
+
+
+Command = (
+    BeginEpoch
+    | SubmitRun
+    | CancelRun
+    | ResumeRun
+    | RemoveRun
+    | CommitPlan
+    | MachineSeen
+    | MachineAway
+    | MemberGone
+    | CordonNode
+    | MemberReports
+    | TrackingAnswered
+    | Tick
+)

@@ -1,0 +1,297 @@
+"""Facts that the journal keeps: the closed set of everything that may change the state.
+
+Owns: event types and the recorded envelope. Must not know: how they are stored, or what they cause.
+A new field needs a default, a changed meaning needs a new event; ``tests/unit/core/golden`` guards both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airyard.core.cluster import Machine, Node
+from airyard.core.run import (
+    Attempt,
+    Cause,
+    Checkpoint,
+    Exit,
+    Failure,
+    LogClose,
+    Outcome,
+    Run,
+    StopRequest,
+    Tracking,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochBegan:
+    """A server took over the journal; whatever an older epoch still writes is refused."""
+
+    epoch: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineJoined:
+    """A machine and its nodes are as stated; replaces what was known of them."""
+
+    machine: Machine
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineLeft:
+    """The engine cannot reach the machine's agent; its members may well live."""
+
+    machine: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCordoned:
+    """No new member may be placed on the node."""
+
+    node: str
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeUncordoned:
+    """The node takes members again."""
+
+    node: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeysExpired:
+    """Idempotency keys noted before this time are forgotten."""
+
+    before_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSubmitted:
+    """A run was accepted."""
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResumed:
+    """An ended run is queued again for a further attempt."""
+
+    run: Run
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptPlaced:
+    """Devices are booked for a new attempt; its runners are to be started."""
+
+    run_id: int
+    attempt: Attempt
+    simulated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberPreparing:
+    """The member's runner is alive and has fetched its orders."""
+
+    run_id: int
+    attempt: int
+    member: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberReady:
+    """Code and environment are in place; the member waits for GO."""
+
+    run_id: int
+    attempt: int
+    member: int
+    report: int
+    address: str
+    prepared: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortReassigned:
+    """The rendezvous port was taken; member 0 is to check another one."""
+
+    run_id: int
+    attempt: int
+    report: int
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptReleased:
+    """GO: all members may start the command; RUNNING begins."""
+
+    run_id: int
+    attempt: int
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberStarted:
+    """The command's process exists on the member's node."""
+
+    run_id: int
+    attempt: int
+    member: int
+    report: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointAcknowledged:
+    """Member 0 wrote its acknowledgement: the gang's state up to this step is safe."""
+
+    run_id: int
+    attempt: int
+    report: int
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberExited:
+    """The member's whole process tree is gone; its devices are free."""
+
+    run_id: int
+    attempt: int
+    member: int
+    report: int
+    exit: Exit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberLost:
+    """The member's runner is proved dead without a word; its devices are free."""
+
+    run_id: int
+    attempt: int
+    member: int
+    exit: Exit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberLogsClosed:
+    """The member's log ends here; with all records up to ``last_seq`` it is complete."""
+
+    run_id: int
+    attempt: int
+    member: int
+    report: int
+    logs: LogClose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberLogsGivenUp:
+    """No end of the member's log will ever come; what is there is all there is."""
+
+    run_id: int
+    attempt: int
+    member: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopOrdered:
+    """The attempt is to end."""
+
+    run_id: int
+    attempt: int
+    stop: StopRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnded:
+    """All members are gone and the gang was judged."""
+
+    run_id: int
+    attempt: int
+    outcome: Outcome
+    cause: Cause | None
+    failure: Failure | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackingChanged:
+    """The attempt's MLflow run was opened, deferred or closed."""
+
+    run_id: int
+    attempt: int
+    tracking: Tracking
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunQueuedAgain:
+    """A further attempt will be made. Counters are the new values, not differences."""
+
+    run_id: int
+    not_before_ms: int
+    retries_spent: int
+    download_retries: int
+    failures_in_row: int
+    recent_faults_ms: tuple[int, ...]
+    avoid_nodes: tuple[str, ...]
+    last_crash: tuple[str, int] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded:
+    """Nothing more will be tried."""
+
+    run_id: int
+    outcome: Outcome
+    cause: Cause | None
+    failure: Failure | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunArchived:
+    """An ended run owes nothing more and leaves memory; it lives on in the read tables."""
+
+    run_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRemoved:
+    """Somebody had an ended run removed: its logs, tracking and rows are gone. This line is the audit."""
+
+    run_id: int
+    by: str
+
+
+ClusterEvent = EpochBegan | MachineJoined | MachineLeft | NodeCordoned | NodeUncordoned | KeysExpired
+ArrivalEvent = RunSubmitted | RunResumed
+AttemptEvent = (
+    MemberPreparing
+    | MemberReady
+    | PortReassigned
+    | AttemptReleased
+    | MemberStarted
+    | CheckpointAcknowledged
+    | MemberExited
+    | MemberLost
+    | MemberLogsClosed
+    | MemberLogsGivenUp
+    | StopOrdered
+    | AttemptEnded
+    | TrackingChanged
+)
+RunEvent = AttemptPlaced | AttemptEvent | RunQueuedAgain | RunEnded
+DepartureEvent = RunArchived | RunRemoved
+Event = ClusterEvent | ArrivalEvent | RunEvent | DepartureEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """An event with its place in the journal: ``seq`` from 1, time, and the epoch of the server that wrote it."""
+
+    seq: int
+    at_ms: int
+    epoch: int
+    event: Event

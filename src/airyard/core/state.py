@@ -1,0 +1,155 @@
+"""The state of the yard and its only mutation, ``apply``.
+
+Owns: what is live: machines, nodes, runs that still owe something, idempotency keys. Must not know: how facts come about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from airyard.core import codec, events
+from airyard.core.cluster import Machine, Node
+from airyard.core.errors import InvariantBroken
+from airyard.core.evolve import evolve
+from airyard.core.ids import MemberKey
+from airyard.core.run import Attempt, Member, Run, RunState
+
+STATE_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotedKey:
+    """An idempotency key: which run it made, from which workload, when."""
+
+    run_id: int
+    spec_hash: str
+    at_ms: int
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterState:
+    """Everything a decision may look at. Records are frozen; only ``apply`` replaces them."""
+
+    seq: int = 0
+    epoch: int = 0
+    next_run_id: int = 1
+    machines: dict[str, Machine] = field(default_factory=dict)
+    nodes: dict[str, Node] = field(default_factory=dict)
+    runs: dict[int, Run] = field(default_factory=dict)
+    keys: dict[tuple[str, str], NotedKey] = field(default_factory=dict)
+
+    def copy(self) -> ClusterState:
+        """Return an independent state; records are shared. Cost: one copy of each map."""
+        return ClusterState(
+            seq=self.seq,
+            epoch=self.epoch,
+            next_run_id=self.next_run_id,
+            machines=dict(self.machines),
+            nodes=dict(self.nodes),
+            runs=dict(self.runs),
+            keys=dict(self.keys),
+        )
+
+    def apply(self, recorded: events.Recorded) -> None:
+        """Take one journalled fact in. Raises: IllegalTransition, InvariantBroken; then nothing has changed."""
+        if recorded.seq != self.seq + 1:
+            raise InvariantBroken(f"event {recorded.seq} cannot follow {self.seq}", code="JOURNAL_GAP")
+        self._take(recorded.event, recorded)
+        self.seq = recorded.seq
+
+    def _take(self, event: events.Event, recorded: events.Recorded) -> None:
+        match event:
+            case events.RunSubmitted() | events.RunResumed():
+                self._arrive(event, recorded)
+            case events.RunArchived() | events.RunRemoved():
+                self.runs.pop(event.run_id, None)
+            case events.EpochBegan():
+                self.epoch = event.epoch
+            case events.MachineJoined():
+                self._join(event)
+            case events.MachineLeft():
+                self.machines[event.machine] = replace(self.machines[event.machine], alive=False)
+            case events.NodeCordoned():
+                self.nodes[event.node] = replace(self.nodes[event.node], cordoned=True)
+            case events.NodeUncordoned():
+                self.nodes[event.node] = replace(self.nodes[event.node], cordoned=False)
+            case events.KeysExpired():
+                self.keys = {key: noted for key, noted in self.keys.items() if noted.at_ms >= event.before_ms}
+            case _:
+                run = evolve(self.runs[event.run_id], event, recorded.at_ms)
+                self.runs[event.run_id] = replace(run, version=recorded.seq)
+
+    def _arrive(self, event: events.ArrivalEvent, recorded: events.Recorded) -> None:
+        run = replace(event.run, version=recorded.seq)
+        self.runs[run.run_id] = run
+        if isinstance(event, events.RunSubmitted):
+            self.next_run_id = max(self.next_run_id, run.run_id + 1)
+            noted = NotedKey(run_id=run.run_id, spec_hash=run.spec_hash, at_ms=recorded.at_ms)
+            self.keys[run.owner, run.idempotency_key] = noted
+
+    def _join(self, event: events.MachineJoined) -> None:
+        cordoned = {name for name, node in self.nodes.items() if node.cordoned}
+        kept = {name: node for name, node in self.nodes.items() if node.machine != event.machine.name}
+        for node in event.nodes:
+            kept[node.name] = replace(node, cordoned=node.name in cordoned)
+        self.nodes = kept
+        self.machines[event.machine.name] = event.machine
+
+    def live_attempts(self) -> Iterator[tuple[Run, Attempt]]:
+        """Yield every attempt that has not ended, by run id."""
+        for run in self.runs.values():
+            attempt = run.attempt
+            if run.state is RunState.ACTIVE and attempt is not None and attempt.live:
+                yield run, attempt
+
+    def member(self, key: MemberKey) -> tuple[Run, Attempt, Member] | None:
+        """Find a member that is still remembered."""
+        run = self.runs.get(key.run_id)
+        if run is None or key.attempt >= len(run.attempts):
+            return None
+        attempt = run.attempts[key.attempt]
+        if key.member >= len(attempt.members):
+            return None
+        return run, attempt, attempt.members[key.member]
+
+    def bookings(self) -> dict[str, dict[int, int]]:
+        """Return node → device index → run id, for every device that is not proved free. Cost: live members."""
+        booked: dict[str, dict[int, int]] = {}
+        for run, attempt in self.live_attempts():
+            for member in attempt.members:
+                if not member.released:
+                    booked.setdefault(member.node, {}).update(dict.fromkeys(member.devices, run.run_id))
+        return booked
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the snapshot that ``from_json`` reads."""
+        return {
+            "format": STATE_FORMAT,
+            "seq": self.seq,
+            "epoch": self.epoch,
+            "next_run_id": self.next_run_id,
+            "machines": [codec.encode(machine) for machine in self.machines.values()],
+            "nodes": [codec.encode(node) for node in self.nodes.values()],
+            "runs": [codec.encode(run) for run in self.runs.values()],
+            "keys": [[*key, codec.encode(noted)] for key, noted in self.keys.items()],
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> ClusterState:
+        """Rebuild a state. Raises: InvariantBroken for another format or a broken tree."""
+        if data.get("format") != STATE_FORMAT:
+            raise InvariantBroken(f"state snapshot of format {data.get('format')!r}; this version reads {STATE_FORMAT}")
+        machines = [codec.decode(Machine, item) for item in data["machines"]]
+        nodes = [codec.decode(Node, item) for item in data["nodes"]]
+        runs = [codec.decode(Run, item) for item in data["runs"]]
+        return cls(
+            seq=data["seq"],
+            epoch=data["epoch"],
+            next_run_id=data["next_run_id"],
+            machines={machine.name: machine for machine in machines},
+            nodes={node.name: node for node in nodes},
+            runs={run.run_id: run for run in runs},
+            keys={(owner, key): codec.decode(NotedKey, noted) for owner, key, noted in data["keys"]},
+        )
