@@ -361,10 +361,10 @@ def _on_tree_gone(state: RunnerState, event: TreeGone, now_ms: int) -> Step:
         "message": verdict.message,
         "out_of_memory": verdict.out_of_memory,
         "address_in_use": verdict.address_in_use,
-        "permanent": verdict.permanent,
+        "retryable": not verdict.permanent,
+        "timed_out": state.stop is not None and state.stop.reason == "TIME_LIMIT",
         "fingerprint": verdict.fingerprint,
         "duration_ms": ending.duration_ms,
-        "stop_reason": state.stop.reason if state.stop else None,
     }
     state, report = _report(state, "EXITED", body, now_ms)
     state = replace(state, phase=Phase.CLOSING, exited=report)
@@ -393,7 +393,7 @@ def _on_output_closed(state: RunnerState, event: OutputClosed, now_ms: int) -> S
     if state.phase is not Phase.CLOSING:
         return state, []
     assert state.exited is not None
-    body = {"last_seq": event.last_seq, "sha256": event.sha256, "gaps": [dict(gap) for gap in event.gaps]}
+    body = {"last_seq": event.last_seq, "sha256": event.sha256}
     state, report = _report(state, "LOGS_CLOSED", body, now_ms)
     state = replace(state, phase=Phase.REPORTING, logs=report)
     if state.over is not None:

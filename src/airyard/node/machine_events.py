@@ -103,8 +103,9 @@ class OutputClosed:
     """The log is complete on disk."""
 
     last_seq: int
+    """-1 when nothing was written."""
     sha256: str
-    gaps: tuple[Mapping[str, Any], ...] = ()
+    """Over all frames in order, gaps included; empty when the runner could not see them all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,73 @@
+"""The engine as the server sees it: finds machines, starts and stops runners on them, reports their death.
+
+Owns: the ``Engine`` Protocol and the facts it delivers. Must not know: agents, sockets, Ray, who decides.
+
+Nothing here waits for an answer: a request is delivered as soon as the machine's agent can be reached, again
+after a lost connection, and its outcome comes back as a fact. Every request is idempotent by its member key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from airyard.core.actions import ForgetMember, KillMember, StartMember
+from airyard.core.commands import MachineAway, MachineSeen, MemberGone
+from airyard.core.ids import MemberKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """System metrics of the node of one live member, by MLflow's names without a prefix."""
+
+    key: MemberKey
+    node: str
+    time_ms: int
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """A round of samples. Never journalled."""
+
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainmentSeen:
+    """How a machine contains its members: ``cgroup`` or ``cookie``, what it limits, and why not more."""
+
+    machine: str
+    containment: Mapping[str, str | bool]
+
+
+Fact = MachineSeen | MachineAway | MemberGone | Samples | ContainmentSeen
+"""What an engine tells: most are commands of the control loop as they are."""
+
+FactSink = Callable[[Fact], None]
+"""Takes a fact, quickly, on a thread of the engine."""
+
+
+class Engine(Protocol):
+    """What runs members for the server."""
+
+    def connect(self, sink: FactSink) -> None:
+        """Begin to deliver facts to ``sink``; a MachineSeen first, again after every reconnection."""
+        ...
+
+    def start(self, action: StartMember, token: str) -> None:
+        """Have a runner started; ``token`` lets it speak to the server. A refusal comes back as MemberGone."""
+        ...
+
+    def kill(self, action: KillMember) -> None:
+        """Have a member's tree and runner killed; MemberGone follows."""
+        ...
+
+    def forget(self, action: ForgetMember) -> None:
+        """Have the remains of a dead runner removed."""
+        ...
+
+    def close(self) -> None:
+        """Stop delivering facts; members live on."""
+        ...
