@@ -57,7 +57,7 @@ class Engine(Protocol):
         ...
 
     def start(self, action: StartMember, token: str) -> None:
-        """Have a runner started; ``token`` lets it speak to the server. A refusal comes back as MemberGone."""
+        """Have a runner started; ``token`` lets it speak to the server. A refusal comes as MemberGone."""
         ...
 
     def kill(self, action: KillMember) -> None:
