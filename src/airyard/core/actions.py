@@ -32,6 +32,14 @@ class KillMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShipLogs:
+    """Have the agent send what a dead runner left of its log, and close it."""
+
+    key: MemberKey
+    machine: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetMember:
     """Have the agent remove what is left of a member that owes nothing more."""
 
@@ -55,4 +63,4 @@ class CloseTracking:
     attempt: int
 
 
-Action = StartMember | KillMember | ForgetMember | OpenTracking | CloseTracking
+Action = StartMember | KillMember | ShipLogs | ForgetMember | OpenTracking | CloseTracking

@@ -51,5 +51,4 @@ class Machine:
     name: str
     boot_id: str
     address: str
-    alive: bool
-    seen_ms: int
+    alive: bool = True

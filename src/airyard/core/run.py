@@ -115,7 +115,9 @@ class Order:
 class Exit:
     """What a runner said of its member's end; the whole process tree is gone.
 
-    ``cause`` is None for success. ``fingerprint`` groups equal crashes. ``at_ms`` is corrected to the server's clock.
+    ``cause`` is None for success. ``stop_reason`` is set when a stop had reached the process before it ended.
+    ``permanent``: the same command can never do better. ``fingerprint`` groups equal crashes. ``at_ms`` is corrected to
+    the server's clock.
     """
 
     code: int | None
@@ -127,8 +129,8 @@ class Exit:
     duration_ms: int = 0
     out_of_memory: bool = False
     address_in_use: bool = False
-    timed_out: bool = False
-    retryable: bool = True
+    stop_reason: str = ""
+    permanent: bool = False
     fingerprint: str = ""
 
 

@@ -1,0 +1,79 @@
+"""What a decision is, and the draft in which one is made.
+
+Owns: Decision, the replies, the draft that lets a rule see its own earlier events. Must not know: any rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from airyard.core.actions import Action
+from airyard.core.events import Event, RunEvent
+from airyard.core.evolve import evolve
+from airyard.core.run import Run
+from airyard.core.state import ClusterState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """The run that a submit made, or the one its key had made before."""
+
+    run_id: int
+    existing: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    """What a cancel found."""
+
+    run_id: int
+    already_ended: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledged:
+    """Reports up to ``number`` are settled. ``over``: the attempt is not known (any more)."""
+
+    number: int
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """Nothing to say but that it was decided."""
+
+
+Reply = Submitted | Cancelled | Acknowledged | Done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Facts to journal, effects to carry out after the commit, and the answer to give after it."""
+
+    events: tuple[Event, ...] = ()
+    actions: tuple[Action, ...] = ()
+    reply: Reply = field(default_factory=Done)
+
+
+@dataclass(slots=True, kw_only=True)
+class Draft:
+    """A decision about one run while it is made: later rules see the run as earlier events left it."""
+
+    state: ClusterState
+    now_ms: int
+    run: Run
+    events: list[Event] = field(default_factory=list)
+    actions: list[Action] = field(default_factory=list)
+
+    def emit(self, event: RunEvent) -> None:
+        """Add a fact about the run. Raises: IllegalTransition if it contradicts the run."""
+        self.run = evolve(self.run, event, self.now_ms)
+        self.events.append(event)
+
+    def act(self, action: Action) -> None:
+        """Ask for an effect."""
+        self.actions.append(action)
+
+    def decision(self, reply: Reply | None = None) -> Decision:
+        """Close the draft."""
+        return Decision(events=tuple(self.events), actions=tuple(self.actions), reply=reply or Done())

@@ -1,0 +1,105 @@
+"""What follows from a run's own state: GO, stopping the others, the end of an attempt, the end of the run.
+
+Owns: the consequences that no outside command asks for; ``advance`` is called after every fact about a run.
+Must not know: commands.
+"""
+
+from __future__ import annotations
+
+from airyard.core.actions import CloseTracking, ForgetMember
+from airyard.core.decide.decision import Draft
+from airyard.core.decide.judge import first_failure, judge
+from airyard.core.decide.retries import after_attempt
+from airyard.core.events import AttemptEnded, AttemptReleased, RunArchived, StopOrdered
+from airyard.core.run import (
+    Attempt,
+    AttemptState,
+    MemberPhase,
+    RunState,
+    StopReason,
+    StopRequest,
+    TrackingState,
+)
+
+SIBLING_GRACE_S = 10
+
+
+def advance(draft: Draft) -> None:
+    """Emit everything that follows from the run as it now stands, until nothing more does."""
+    attempt = draft.run.attempt
+    if attempt is not None and attempt.live:
+        _release_when_ready(draft, attempt)
+        _stop_the_others(draft)
+        _end_when_gone(draft)
+    _settle_ended(draft)
+
+
+def _release_when_ready(draft: Draft, attempt: Attempt) -> None:
+    if attempt.state is not AttemptState.PREPARING or attempt.tracking.state is TrackingState.PENDING:
+        return
+    if all(member.phase is MemberPhase.READY for member in attempt.members):
+        draft.emit(
+            AttemptReleased(
+                run_id=attempt.run_id,
+                attempt=attempt.number,
+                address=attempt.members[0].address or "127.0.0.1",
+                port=attempt.port,
+            )
+        )
+
+
+def _stop_the_others(draft: Draft) -> None:
+    attempt = draft.run.attempt
+    assert attempt is not None
+    if attempt.stop is not None or all(member.released for member in attempt.members):
+        return
+    first = first_failure(attempt)
+    if first is None or first.exit is None:
+        return
+    stop = StopRequest(
+        reason=StopReason.MEMBER_FAILED,
+        by="airyard",
+        at_ms=draft.now_ms,
+        grace_s=SIBLING_GRACE_S,
+        message=f"node {first.index} failed: {first.exit.message}",
+    )
+    draft.emit(StopOrdered(run_id=attempt.run_id, attempt=attempt.number, stop=stop))
+
+
+def _end_when_gone(draft: Draft) -> None:
+    attempt = draft.run.attempt
+    assert attempt is not None
+    if not all(member.released for member in attempt.members):
+        return
+    outcome, cause, failure = judge(attempt)
+    draft.emit(
+        AttemptEnded(
+            run_id=attempt.run_id, attempt=attempt.number, outcome=outcome, cause=cause, failure=failure
+        )
+    )
+    ended = draft.run.attempt
+    assert ended is not None
+    draft.emit(after_attempt(draft.run, ended, draft.now_ms))
+
+
+def _settle_ended(draft: Draft) -> None:
+    """Close what ended attempts still owe: tracking once the logs are whole, then the run leaves memory."""
+    run = draft.run
+    for attempt in run.attempts:
+        if not attempt.live and attempt.logs_closed and owes_tracking(attempt):
+            draft.act(CloseTracking(run_id=run.run_id, attempt=attempt.number))
+    if run.state is RunState.ENDED and all(settled(attempt) for attempt in run.attempts):
+        for attempt in run.attempts:
+            for member in attempt.members:
+                draft.act(ForgetMember(key=attempt.member_key(member.index), machine=member.machine))
+        draft.events.append(RunArchived(run_id=run.run_id))
+
+
+def owes_tracking(attempt: Attempt) -> bool:
+    """True while the attempt's MLflow run is not closed."""
+    return attempt.tracking.state not in (TrackingState.OFF, TrackingState.CLOSED)
+
+
+def settled(attempt: Attempt) -> bool:
+    """True when an attempt has ended, its logs are whole or given up, and its tracking is closed."""
+    return not attempt.live and attempt.logs_closed and not owes_tracking(attempt)
