@@ -4,8 +4,8 @@ Owns: the files below the cgroup mounts and which of them this process may write
 Must not know: attempts, cookies, what is done where no cgroup can be had (``containment``).
 
 On a hybrid machine the limits live in v1 hierarchies and killing in the v2 one, so one group is a folder in
-each. On a v2 machine a group with processes may not hand controllers down; then this process moves into a leaf
-of its own (``airyard.self``) first, which the operator sees in ``systemd-cgls``.
+each. On a v2 machine a group with processes may not hand controllers down; then this process moves into a
+leaf of its own (``airyard.self``) first, which the operator sees in ``systemd-cgls``.
 Source: kernel Documentation/admin-guide/cgroup-v1, cgroup-v2.rst ("No Internal Process Constraint").
 """
 
@@ -129,7 +129,7 @@ class Group:
         )
 
     def enter(self) -> None:
-        """Move the calling process in. For a forked child before exec: opens and writes only. Raises: OSError."""
+        """Move the calling process in. For a forked child before exec. Raises: OSError."""
         for folder in self._folders.values():
             _write(folder / "cgroup.procs", "0")
 

@@ -4,8 +4,8 @@ Owns: the choice between control groups and the environment cookie, cages, the s
 Must not know: cgroup files (``cgroups``), the runner's machine, devices.
 
 With a cgroup nothing escapes. Without one, members are the processes whose environment carries the cookie,
-their descendants, and, while the runner lives and is a subreaper, all of its descendants. What then escapes is a
-process that cleared its environment *and* left the tree of a runner that died; ``describe`` says so.
+their descendants, and, while the runner lives and is a subreaper, all of its descendants. What then escapes is
+a process that cleared its environment *and* left the tree of a runner that died; ``describe`` says so.
 """
 
 from __future__ import annotations
