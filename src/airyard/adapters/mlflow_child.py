@@ -1,14 +1,16 @@
 """The embedded MLflow process: what runs in the child that ``mlflow_server.py`` supervises.
 
-Owns: binding the socket, the lock on the data folder, dying with the parent, and loading MLflow's own ASGI application under
-uvicorn. Must not know: Airyard's server. Run as ``python -m airyard.adapters.mlflow_child FOLDER PARENT_PID``.
+Owns: binding the socket, the lock on the data folder, dying with the parent, and loading MLflow's own ASGI
+application under uvicorn. Must not know: Airyard's server. Run as ``python -m airyard.adapters.mlflow_child
+FOLDER PARENT_PID``.
 
-Why not ``mlflow server``: that command imports MLflow, then starts uvicorn, which imports it again in a second process:
-twice the start (10 to 12 s instead of 5 to 6 s on a 2-core machine) and twice the memory (520 MB instead of 265 MB). What it hands
-to uvicorn are the variables below; MLflow's version is pinned, and the contract tests run this very process.
+Why not ``mlflow server``: that command imports MLflow, then starts uvicorn, which imports it again in a
+second process: twice the start (10 to 12 s instead of 5 to 6 s on a 2-core machine) and twice the memory (520
+MB instead of 265 MB). What it hands to uvicorn are the variables below; MLflow's version is pinned, and the
+contract tests run this very process.
 
-The socket is a UNIX one in a folder of mode 0700, itself of mode 0600: unlike a loopback port, no other user of the machine can
-reach it.
+The socket is a UNIX one in a folder of mode 0700, itself of mode 0600: unlike a loopback port, no other user
+of the machine can reach it.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def lock_folder(folder: Path) -> int:
-    """Hold the folder for this process's life, so that two MLflows never share a database; returns the descriptor."""
+    """Hold the folder for this process's life: two MLflows never share a database. Returns the descriptor."""
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline_s = time.monotonic() + _LOCK_PATIENCE_S
     while True:
@@ -66,7 +68,7 @@ def lock_folder(folder: Path) -> int:
 
 
 def bind_socket(folder: Path) -> socket.socket:
-    """Bind the listening socket by its bare name: a full path may be over the 108 bytes an address can hold."""
+    """Bind the socket by its bare name: a full path may be over the 108 bytes an address can hold."""
     os.chdir(folder)
     Path(SOCKET).unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -78,8 +80,8 @@ def bind_socket(folder: Path) -> socket.socket:
 def prepare_database(folder: Path) -> None:
     """Bring the database to the installed MLflow's schema and into write-ahead mode.
 
-    An existing database of another MLflow version is copied aside, then migrated by MLflow's own command. A new one is
-    left to MLflow, but for the journal mode: readers and the writer do not block each other then.
+    An existing database of another MLflow version is copied aside, then migrated by MLflow's own command. A
+    new one is left to MLflow, but for the journal mode: readers and the writer do not block each other then.
     """
     database, marker, wanted = folder / DATABASE, folder / VERSION, version("mlflow")
     found = marker.read_text().strip() if marker.exists() else ""
@@ -107,7 +109,7 @@ def set_mlflow_environment(folder: Path) -> None:
             "_MLFLOW_SERVER_ARTIFACT_DESTINATION": str(folder / ARTIFACTS),
             "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
             "_MLFLOW_SGI_NAME": "uvicorn",
-            # Only the proxy reaches the socket: it sends `Host: localhost` and checks the caller and its origin itself.
+            # Only the proxy reaches the socket; it says `Host: localhost` and checks the caller itself.
             "MLFLOW_SERVER_ALLOWED_HOSTS": "localhost",
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -118,7 +120,7 @@ def set_mlflow_environment(folder: Path) -> None:
 
 def serve(listener: socket.socket) -> None:
     """Load MLflow and serve it until SIGTERM."""
-    gc.disable()  # loading makes millions of objects and hardly any garbage: 10 % faster without looking for it
+    gc.disable()  # loading makes many objects and hardly any garbage: 10 % faster without
     import uvicorn
     from mlflow.server.fastapi_app import app
 

@@ -1,7 +1,7 @@
 """How an MLflow server is reached: address, socket, credentials, and what its refusals mean.
 
-Owns: the one place that builds HTTP clients for MLflow and maps its answers to Airyard's errors. Must not know: what is
-asked of MLflow, or whether the server is embedded.
+Owns: the one place that builds HTTP clients for MLflow and maps its answers to Airyard's errors. Must not
+know: what is asked of MLflow, or whether the server is embedded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ AWAY_STATUSES = frozenset({429, 502, 503, 504})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlflowEndpoint:
-    """An MLflow server: ``base_url`` without a trailing slash, over the UNIX socket ``socket_path`` if given."""
+    """An MLflow server: ``base_url`` without a trailing slash, over a UNIX socket if one is given."""
 
     base_url: str
     socket_path: str | None = None
@@ -61,8 +61,8 @@ class MlflowEndpoint:
 def endpoint_of_uri(uri: str, environment: Mapping[str, str]) -> MlflowEndpoint:
     """Build the endpoint of a configured tracking URI.
 
-    Credentials come from the URI's user part or, as with MLflow's own client, from ``MLFLOW_TRACKING_TOKEN`` or
-    ``MLFLOW_TRACKING_USERNAME`` and ``MLFLOW_TRACKING_PASSWORD`` in ``environment``.
+    Credentials come from the URI's user part or, as with MLflow's own client, from ``MLFLOW_TRACKING_TOKEN``
+    or ``MLFLOW_TRACKING_USERNAME`` and ``MLFLOW_TRACKING_PASSWORD`` in ``environment``.
 
     Raises: ``UserError`` for anything but ``http(s)://host``.
     """

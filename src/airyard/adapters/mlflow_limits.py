@@ -1,10 +1,10 @@
 """Fit names and values into what MLflow's REST accepts, visibly.
 
-Owns: the limits and the cutting. Must not know: HTTP. What is changed is named in a tag, so that nobody takes a cut value for
-the whole one.
+Owns: the limits and the cutting. Must not know: HTTP. What is changed is named in a tag, so that nobody takes
+a cut value for the whole one.
 
-Source: MLflow 3.17 ``utils/validation.py``: 100 parameters, 100 tags, 1000 metrics and 1,000,000 characters a batch; keys
-250, parameter values 6000, tag values 8000 characters; a key must equal its own normalised path.
+Source: MLflow 3.17 ``utils/validation.py``: 100 parameters, 100 tags, 1000 metrics and 1,000,000 characters a
+batch; keys 250, parameter values 6000, tag values 8000 characters; a key must equal its own normalised path.
 """
 
 from __future__ import annotations
@@ -49,9 +49,12 @@ def fit_pairs(pairs: Pairs, value_characters: int) -> tuple[Pairs, tuple[str, ..
             notes.append(f"{key[:80]} is stored as {name[:80]}")
         if len(value) > value_characters:
             notes.append(f"{name[:80]} was cut from {len(value)} to {value_characters} characters")
-            value = value[: value_characters - len(_CUT)] + _CUT
-        fitted[name] = value
+        fitted[name] = _cut(value, value_characters)
     return tuple(fitted.items()), tuple(notes)
+
+
+def _cut(value: str, characters: int) -> str:
+    return value if len(value) <= characters else value[: characters - len(_CUT)] + _CUT
 
 
 def _free_name(name: str, taken: dict[str, str]) -> str:
@@ -64,14 +67,12 @@ def _free_name(name: str, taken: dict[str, str]) -> str:
 
 
 def fit_run(params: Pairs, tags: Pairs) -> tuple[Pairs, Pairs]:
-    """Fit the parameters and tags of a new run; what was changed becomes the tag ``airyard.tracking_changed``."""
+    """Fit the parameters and tags of a run; what was changed is told in ``airyard.tracking_changed``."""
     fitted_params, param_notes = fit_pairs(params, PARAM_CHARACTERS)
     fitted_tags, tag_notes = fit_pairs(tags, TAG_CHARACTERS)
     notes = [f"parameter {note}" for note in param_notes] + [f"tag {note}" for note in tag_notes]
     if notes:
-        text = "; ".join(notes)
-        text = text if len(text) <= TAG_CHARACTERS else text[: TAG_CHARACTERS - len(_CUT)] + _CUT
-        fitted_tags = (*fitted_tags, (CHANGED_TAG, text))
+        fitted_tags = (*fitted_tags, (CHANGED_TAG, _cut("; ".join(notes), TAG_CHARACTERS)))
     return fitted_params, fitted_tags
 
 

@@ -1,7 +1,8 @@
 """The tracker on MLflow's REST API 2.0.
 
-Owns: requests to an MLflow server, embedded or remote. Must not know: the mlflow package (importing it costs seconds
-and hundreds of MB), attempts, the control loop. Blocking; used from worker threads; safe from several at once.
+Owns: requests to an MLflow server, embedded or remote. Must not know: the mlflow package (importing it costs
+seconds and hundreds of MB), attempts, the control loop. Blocking; used from worker threads; safe from several
+at once.
 
 Source: MLflow 3.17 REST API, ``/api/2.0/mlflow`` and ``/api/2.0/mlflow-artifacts``.
 """
@@ -43,7 +44,8 @@ _HISTORY_PAGE = 25_000
 class MlflowTracker:
     """Tracks attempts as MLflow runs.
 
-    ``supervised_state`` is given for the embedded server, whose supervisor knows more than a request can tell.
+    ``supervised_state`` is given for the embedded server, whose supervisor knows more than a request can
+    tell.
     """
 
     def __init__(
@@ -93,20 +95,20 @@ class MlflowTracker:
     def put_artifact(self, run_id: str, artifact_path: str, source: Path) -> ArtifactStored:
         """Stream one file through MLflow's artifact proxy.
 
-        A run whose artifacts MLflow does not proxy (``s3://...`` straight from the client) is not an error: the reason
-        comes back. Raises: ``OSError`` when ``source`` cannot be read.
+        A run whose artifacts MLflow does not proxy (``s3://...`` straight from the client) is not an error:
+        the reason comes back. Raises: ``OSError`` when ``source`` cannot be read.
         """
         artifact_uri = str(self._run(run_id)["info"].get("artifact_uri", ""))
         parts = urlsplit(artifact_uri)
         if parts.scheme != "mlflow-artifacts" or parts.netloc:
-            reason = f"MLflow does not proxy the artifacts of run {run_id}: they are at {artifact_uri or 'no address'}"
+            reason = f"MLflow does not proxy the artifacts of run {run_id}, they are at {artifact_uri or '?'}"
             return ArtifactStored(stored=False, reason=reason)
         clean = artifact_path.strip("/")
         if not clean or any(part in ("", ".", "..") for part in clean.split("/")):
             raise UserError(f"{artifact_path!r} is no artifact path", code="BAD_ARTIFACT_PATH")
         url = _ARTIFACTS + quote(f"{parts.path.strip('/')}/{clean}")
         with source.open("rb") as file:
-            # A length up front lets stores that need one (S3) stream; the file may grow meanwhile: send what was there.
+            # Stores that need a length up front (S3) can stream then; a file that grows is sent as it was.
             size = source.stat().st_size
             headers = {"Content-Length": str(size)}
             self._send("PUT", url, f"store artifact {clean}", content=_chunks(file, size), headers=headers)
@@ -240,7 +242,7 @@ class MlflowTracker:
             body = answer.json() if answer.content else {}
         except ValueError as error:
             raise AiryardError(
-                f"{self._endpoint.name} answered {path} with something else than JSON; is it an MLflow server?",
+                f"{self._endpoint.name} answered {path} without JSON; is it an MLflow server?",
                 code="NOT_MLFLOW",
             ) from error
         return body if isinstance(body, dict) else {}

@@ -1,10 +1,12 @@
 """The supervisor of the embedded MLflow process.
 
-Owns: starting, watching, restarting and stopping one child process, and its log file. Must not know: what is asked of MLflow.
+Owns: starting, watching, restarting and stopping one child process, and its log file. Must not know: what is
+asked of MLflow.
 
-The child (``mlflow_child.py``) listens on a UNIX socket in its data folder (0700), so that only this server's user can reach it.
-It cannot outlive this process: the kernel kills it when the supervising thread ends, ``kill -9`` of the server included. A child that
-holds the folder's lock from elsewhere is waited for, then named in ``state``.
+The child (``mlflow_child.py``) listens on a UNIX socket in its data folder (0700), so that only this server's
+user can reach it. It cannot outlive this process: the kernel kills it when the supervising thread ends,
+``kill -9`` of the server included. A child that holds the folder's lock from elsewhere is waited for, then
+named in ``state``.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class EmbeddedMlflow:
         self._folder = folder.resolve()
         self._log_path = log_path
         self._on_up = on_up
-        # The address of a UNIX socket holds 108 bytes and a data folder may lie deeper: go through its descriptor.
+        # A socket address holds 108 bytes and a data folder may lie deeper: go through its descriptor.
         self._directory = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.endpoint = MlflowEndpoint(
             base_url="http://localhost",

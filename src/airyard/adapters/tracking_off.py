@@ -1,7 +1,7 @@
 """The tracker for ``tracking: off``.
 
-Owns: honest nothing. Must not know: MLflow. The control loop sees ``off`` in ``state`` and asks for no run; a call
-that comes all the same is told so rather than answered with an invented id.
+Owns: honest nothing. Must not know: MLflow. The control loop sees ``off`` in ``state`` and asks for no run; a
+call that comes all the same is told so rather than answered with an invented id.
 """
 
 from __future__ import annotations

@@ -46,9 +46,9 @@ class TrackerState:
 class OpenRun:
     """Ask for the tracked run of one attempt.
 
-    ``key`` makes the request idempotent and must be unique among everything that writes to the same store: on a
-    shared store the caller puts its yard's id in front (``yard-7f3a/12.0``). ``artifact_location`` counts only
-    when the experiment is created by this call.
+    ``key`` makes the request idempotent and must be unique among everything that writes to the same store: on
+    a shared store the caller puts its yard's id in front (``yard-7f3a/12.0``). ``artifact_location`` counts
+    only when the experiment is created by this call.
     """
 
     key: str

@@ -1,0 +1,125 @@
+"""A real embedded MLflow behind a real proxy on loopback, one of each for the folder's tests."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request
+
+from airyard.adapters.mlflow_rest import MlflowTracker
+from airyard.adapters.mlflow_server import EmbeddedMlflow
+from airyard.adapters.tracking_spool import SpoolReplayer, WriteSpool
+from airyard.core.errors import Denied
+from airyard.ports.tracker import OpenRun, TrackerKind
+from airyard.server.mlflow_policy import AttemptScope
+from airyard.server.mlflow_proxy import MlflowProxy, router
+
+USER_TOKEN = "ayt_user"
+
+
+@dataclass(slots=True)
+class Gate:
+    """Who may come in: one user, and the attempts that a test adds by token."""
+
+    attempts: dict[str, AttemptScope] = field(default_factory=dict)
+
+    def authorise(self, request: Request) -> AttemptScope | None:
+        header = request.headers.get("authorization", "")
+        token = header.removeprefix("Bearer ") if header else request.cookies.get("airyard_session", "")
+        if token == USER_TOKEN:
+            return None
+        if token in self.attempts:
+            return self.attempts[token]
+        raise Denied("no valid token", code="UNAUTHENTICATED")
+
+
+@dataclass(slots=True)
+class Yard:
+    """The parts a test works with."""
+
+    mlflow: EmbeddedMlflow
+    tracker: MlflowTracker
+    spool: WriteSpool
+    gate: Gate
+    url: str
+
+    def open(self, token: str, experiment: str) -> AttemptScope:
+        """Open a tracked run and let ``token`` in as its attempt."""
+        opened = self.tracker.open_run(
+            OpenRun(key=f"proxy/{token}", experiment=experiment, run_name="r", start_ms=1, user="ada")
+        )
+        scope = AttemptScope(key=token, run_id=opened.run_id, experiment_id=opened.experiment_id)
+        self.gate.attempts[token] = scope
+        return scope
+
+    def environment(self, token: str) -> dict[str, str]:
+        """Return what user code of the attempt finds."""
+        return os.environ | {
+            "MLFLOW_TRACKING_URI": f"{self.url}/mlflow",
+            "MLFLOW_TRACKING_TOKEN": token,
+            "MLFLOW_RUN_ID": str(self.gate.attempts[token].run_id),
+        }
+
+    def client(self, token: str = USER_TOKEN) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {token}"}
+        return httpx.Client(base_url=f"{self.url}/mlflow", headers=headers, timeout=60)
+
+
+def _wait_until(condition: Callable[[], bool], timeout_s: float = 90.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "the condition did not come true in time"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="session")
+def wait_until() -> Callable[..., None]:
+    """Return a function that waits for a condition, at most 90 s."""
+    return _wait_until
+
+
+@pytest.fixture(scope="session")
+def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
+    folder: Path = tmp_path_factory.mktemp("tracking")
+    spool = WriteSpool(folder / "spool")
+    mlflow = EmbeddedMlflow(folder / "mlflow", folder / "mlflow.log")
+    replayer = SpoolReplayer(spool, mlflow.endpoint)
+    gate = Gate()
+    proxy = MlflowProxy(
+        upstream=mlflow.endpoint, authorise=gate.authorise, scope_of=lambda scope: scope, spool=spool
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI):
+        yield
+        await proxy.aclose()
+
+    app = FastAPI(lifespan=lifespan)
+    app.include_router(router(proxy))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    mlflow.start()
+    replayer.start()
+    thread.start()
+    tracker = MlflowTracker(mlflow.endpoint, supervised_state=mlflow.state)
+    try:
+        _wait_until(lambda: server.started and mlflow.state().kind is TrackerKind.UP)
+        yield Yard(mlflow, tracker, spool, gate, f"http://127.0.0.1:{listener.getsockname()[1]}")
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        tracker.close()
+        replayer.stop()
+        mlflow.stop()
+        spool.close()
