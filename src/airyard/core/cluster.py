@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """One accelerator (or one CPU slot). ``owner`` names a stranger that holds it: such a device is not booked."""

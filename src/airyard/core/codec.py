@@ -37,7 +37,7 @@ def encode(value: Any) -> Any:
 
 def _encode_record(value: Any) -> dict[str, Any]:
     out: dict[str, Any] = {}
-    for name, default in _defaults(type(value)):
+    for name, default in _defaults(typing.cast(Any, type(value))):
         item = getattr(value, name)
         if default is MISSING or item != default:
             out[name] = encode(item)
@@ -45,7 +45,7 @@ def _encode_record(value: Any) -> dict[str, Any]:
 
 
 @cache
-def _defaults(cls: type) -> tuple[tuple[str, Any], ...]:
+def _defaults(cls: Any) -> tuple[tuple[str, Any], ...]:
     return tuple((field.name, field.default) for field in fields(cls))
 
 
@@ -55,9 +55,11 @@ def decode(cls: type[T], data: Any) -> T:
     Raises: InvariantBroken when the tree does not fit the type.
     """
     try:
-        return typing.cast(T, _decoder(cls)(data))
+        return typing.cast(T, _decoder(typing.cast(Any, cls))(data))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InvariantBroken(f"a stored {cls.__name__} cannot be read: {error!r}", code="BAD_RECORD") from error
+        raise InvariantBroken(
+            f"a stored {cls.__name__} cannot be read: {error!r}", code="BAD_RECORD"
+        ) from error
 
 
 @cache

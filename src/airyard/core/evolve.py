@@ -106,7 +106,9 @@ def _port(event: events.PortReassigned, run: Run, at_ms: int) -> Run:
 def _released(event: events.AttemptReleased, run: Run, at_ms: int) -> Run:
     attempt = _attempt(run, event.attempt)
     order = Order(
-        number=attempt.next_order, kind="GO", data=(("master_addr", event.address), ("master_port", event.port))
+        number=attempt.next_order,
+        kind="GO",
+        data=(("master_addr", event.address), ("master_port", event.port)),
     )
     state = check_move(ATTEMPT_MOVES, attempt.state, AttemptState.RUNNING, f"attempt {attempt.key}")
     return _with(run, replace(attempt, state=state, running_ms=at_ms, orders=(*attempt.orders, order)))

@@ -194,6 +194,16 @@ class Decoder:
 
 
 def _decode(view: memoryview) -> Iterator[tuple[LogRecord, int]]:
+    for stream, seq, time_ns, start, end in spans(view):
+        payload = bytes(view[start:end])
+        yield LogRecord(stream=LogStream(stream), seq=seq, time_ns=time_ns, payload=payload), end
+
+
+def spans(view: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yield (stream, seq, time_ns, payload start, payload end) of each whole frame, checked, without copying.
+
+    The frame itself begins ``HEADER_BYTES`` before its payload. Raises: DamagedFrame, naming the offset.
+    """
     offset = 0
     size = len(view)
     while offset + HEADER_BYTES <= size:
@@ -204,10 +214,9 @@ def _decode(view: memoryview) -> Iterator[tuple[LogRecord, int]]:
         if end > size:
             return
         (expected,) = _CRC.unpack_from(view, offset + _PREFIX.size)
-        payload = bytes(view[start:end])
-        if zlib.crc32(payload, zlib.crc32(view[offset : offset + _PREFIX.size])) != expected:
+        if zlib.crc32(view[start:end], zlib.crc32(view[offset : offset + _PREFIX.size])) != expected:
             raise DamagedFrame(offset, "its checksum does not match")
-        yield LogRecord(stream=LogStream(stream), seq=seq, time_ns=time_ns, payload=payload), end
+        yield stream, seq, time_ns, start, end
         offset = end
 
 

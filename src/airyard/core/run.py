@@ -253,7 +253,8 @@ class Run:
     """One execution of a workload: what was asked, by whom, and what became of it.
 
     ``not_before_ms`` holds a retry back. ``recent_faults_ms`` are the times of retries that cost the user nothing,
-    kept for a day, because those are bounded too. ``version`` is the journal's number of the last event that touched it.
+    kept for a day, because those are bounded too. ``version`` is the journal's number of the last event that
+    touched it.
     """
 
     run_id: int

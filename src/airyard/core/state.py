@@ -1,6 +1,7 @@
 """The state of the yard and its only mutation, ``apply``.
 
-Owns: what is live: machines, nodes, runs that still owe something, idempotency keys. Must not know: how facts come about.
+Owns: what is live: machines, nodes, runs that still owe something, idempotency keys.
+Must not know: how facts come about.
 """
 
 from __future__ import annotations
@@ -140,7 +141,9 @@ class ClusterState:
     def from_json(cls, data: dict[str, Any]) -> ClusterState:
         """Rebuild a state. Raises: InvariantBroken for another format or a broken tree."""
         if data.get("format") != STATE_FORMAT:
-            raise InvariantBroken(f"state snapshot of format {data.get('format')!r}; this version reads {STATE_FORMAT}")
+            raise InvariantBroken(
+                f"state snapshot of format {data.get('format')!r}; this version reads {STATE_FORMAT}"
+            )
         machines = [codec.decode(Machine, item) for item in data["machines"]]
         nodes = [codec.decode(Node, item) for item in data["nodes"]]
         runs = [codec.decode(Run, item) for item in data["runs"]]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from airyard.core.ids import MemberKey
-from airyard.core.log_frames import Record
+from airyard.core.log_frames import LogRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class LogStore(Protocol):
         """Return how far the log is; an unknown member's is empty."""
         ...
 
-    def read(self, key: MemberKey, from_seq: int = 0, limit_bytes: int = 1 << 20) -> list[Record]:
+    def read(self, key: MemberKey, from_seq: int = 0, limit_bytes: int = 1 << 20) -> list[LogRecord]:
         """Return records from ``from_seq`` on, at least one if there is any, about ``limit_bytes`` in all."""
         ...
 

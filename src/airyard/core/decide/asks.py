@@ -100,7 +100,10 @@ def _fix(refusal: Refusal, run: Run) -> Fix:
     offered = refusal.evidence.get("offered") or []
     gpus = [name for name in offered if name != "CPU"]
     if refusal.reason is Reason.EXCEEDS_POOL:
-        return Fix(text="ask for fewer or smaller nodes; `airyard pools` shows what there is", command="airyard pools")
+        return Fix(
+            text="ask for fewer or smaller nodes; `airyard pools` shows what there is",
+            command="airyard pools",
+        )
     if gpus:
         return Fix(
             text=f"ask for one of {', '.join(gpus)}",

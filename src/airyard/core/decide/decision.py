@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from airyard.core.actions import Action
-from airyard.core.events import Event, RunEvent
+from airyard.core.events import Event, Recorded, RunEvent
 from airyard.core.evolve import evolve
 from airyard.core.run import Run
 from airyard.core.state import ClusterState
@@ -77,3 +77,23 @@ class Draft:
     def decision(self, reply: Reply | None = None) -> Decision:
         """Close the draft."""
         return Decision(events=tuple(self.events), actions=tuple(self.actions), reply=reply or Done())
+
+
+@dataclass(slots=True, kw_only=True)
+class Scratch:
+    """A copy of the state that takes in decisions one by one, for a command that touches a run several times."""
+
+    state: ClusterState
+    now_ms: int
+    events: list[Event]
+    actions: list[Action]
+
+    def take(self, decision: Decision) -> None:
+        """Add a decision and let the copy see its events."""
+        for event in decision.events:
+            recorded = Recorded(
+                seq=self.state.seq + 1, at_ms=self.now_ms, epoch=self.state.epoch, event=event
+            )
+            self.state.apply(recorded)
+        self.events.extend(decision.events)
+        self.actions.extend(decision.actions)

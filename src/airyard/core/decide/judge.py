@@ -1,6 +1,7 @@
 """Judges a gang whose members are all gone: outcome, cause, and the first failure.
 
-Owns: how members' ends add up to the attempt's end, and the next step to name. Must not know: whether it is tried again.
+Owns: how members' ends add up to the attempt's end, and the next step to name.
+Must not know: whether it is tried again.
 """
 
 from __future__ import annotations

@@ -29,7 +29,9 @@ def after_attempt(run: Run, attempt: Attempt, now_ms: int) -> RunQueuedAgain | R
         return _end(run, attempt)
     total_s = run.workload.timeouts.total_s
     if total_s is not None and now_ms - run.submitted_ms >= total_s * 1000:
-        return _end(run, attempt, outcome=Outcome.TIMED_OUT, note=f"the total time limit of {total_s} s has passed")
+        return _end(
+            run, attempt, outcome=Outcome.TIMED_OUT, note=f"the total time limit of {total_s} s has passed"
+        )
     if cause in YIELDED:
         return _again(run, attempt, now_ms, wait=False)
     if cause in BUDGETED:
@@ -45,13 +47,13 @@ def _after_user_failure(run: Run, attempt: Attempt, now_ms: int) -> RunQueuedAga
         return _end(run, attempt)
     crash = _quick_crash(attempt)
     if crash and run.last_crash is not None and run.last_crash[0] == crash:
-        return _end(run, attempt, note="it failed twice in the same way within 60 s of its start: a crash loop")
+        return _end(
+            run, attempt, note="it failed twice in the same way within 60 s of its start: a crash loop"
+        )
     if run.retries_spent >= run.workload.max_retries:
         return _end(run, attempt)
     again = _again(run, attempt, now_ms)
-    return replace(
-        again, retries_spent=run.retries_spent + 1, last_crash=(crash, now_ms) if crash else None
-    )
+    return replace(again, retries_spent=run.retries_spent + 1, last_crash=(crash, now_ms) if crash else None)
 
 
 def _quick_crash(attempt: Attempt) -> str:
@@ -80,9 +82,7 @@ def _after_fault(run: Run, attempt: Attempt, now_ms: int) -> RunQueuedAgain | Ru
     node = attempt.failure.node if attempt.failure else None
     if node is not None and node not in avoid and attempt.cause in FAULTS:
         avoid = (*avoid, node)
-    return replace(
-        _again(run, attempt, now_ms), recent_faults_ms=(*recent, now_ms), avoid_nodes=avoid
-    )
+    return replace(_again(run, attempt, now_ms), recent_faults_ms=(*recent, now_ms), avoid_nodes=avoid)
 
 
 def _again(run: Run, attempt: Attempt, now_ms: int, *, wait: bool = True) -> RunQueuedAgain:

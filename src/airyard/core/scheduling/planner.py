@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from airyard.core.placement import Seat
 from airyard.core.scheduling.feasible import candidates, impossible, place, shape
 from airyard.core.scheduling.plan import (
     Eviction,
@@ -20,7 +21,6 @@ from airyard.core.scheduling.plan import (
     Start,
     Waiting,
 )
-from airyard.core.placement import Seat
 from airyard.core.scheduling.preempt import choose_victims
 
 
@@ -62,9 +62,7 @@ def plan(snapshot: Snapshot, now_ms: int) -> Plan:
         evictions.extend(evicted)
         if refusal is not None:
             refusals.append(replace(refusal, position=position))
-    return Plan(
-        seq=snapshot.seq, starts=tuple(starts), evictions=tuple(evictions), refusals=tuple(refusals)
-    )
+    return Plan(seq=snapshot.seq, starts=tuple(starts), evictions=tuple(evictions), refusals=tuple(refusals))
 
 
 def _serve(
@@ -142,5 +140,10 @@ def _no_room(want: Waiting, fitting: Sequence[NodeView], board: _Board) -> Refus
         run_id=want.run_id,
         reason=Reason.NO_FREE_NODES,
         message=f"it asks {shape(want)}; {ready} of {len(up)} have {want.devices_per_node} free now{held}",
-        evidence={"nodes_asked": want.nodes, "nodes_free": ready, "nodes_up": len(up), "holders": holders[:50]},
+        evidence={
+            "nodes_asked": want.nodes,
+            "nodes_free": ready,
+            "nodes_up": len(up),
+            "holders": holders[:50],
+        },
     )

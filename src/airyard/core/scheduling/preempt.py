@@ -15,7 +15,11 @@ CRITICAL_RANK = 0
 
 
 def choose_victims(
-    want: Waiting, fitting: Sequence[NodeView], free: Free, running: Sequence[Running], leaving: Sequence[Running]
+    want: Waiting,
+    fitting: Sequence[NodeView],
+    free: Free,
+    running: Sequence[Running],
+    leaving: Sequence[Running],
 ) -> list[Running]:
     """Return the attempts to evict, or none when evicting could not place the run.
 

@@ -1,0 +1,199 @@
+"""The production loop: one thread owns the control plane, another one plans.
+
+Owns: the inbox, batching, the planner thread, snapshots. Must not know: HTTP, what effects do.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import structlog
+
+from airyard.app.changes import ChangeFeed
+from airyard.app.control import Batch, Control
+from airyard.core.actions import Action
+from airyard.core.commands import Command, CommitPlan, Tick
+from airyard.core.decide import Reply
+from airyard.core.errors import AiryardError, Unavailable
+from airyard.core.scheduling.plan import Snapshot
+from airyard.ports.clock import Clock
+from airyard.ports.journal import Journal
+
+T = TypeVar("T")
+INBOX_LIMIT = 20_000
+BATCH_LIMIT = 256
+TICK_S = 1.0
+SNAPSHOT_EVENTS = 10_000
+
+_log = structlog.get_logger("airyard.loop")
+
+
+class ControlLoop:
+    """Runs a Control on its own thread. All public methods may be called from any thread."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        clock: Clock,
+        do: Callable[[Sequence[Action]], None],
+        changes: ChangeFeed,
+        tracker_starting: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._journal = journal
+        self._control = Control(journal, clock)
+        self._do = do
+        self._changes = changes
+        self._tracker_starting = tracker_starting
+        self._inbox: queue.Queue[tuple[Command | Callable[[Control], Any], Future[Any]] | None]
+        self._inbox = queue.Queue(INBOX_LIMIT)
+        self._plans: queue.Queue[Snapshot | None] = queue.Queue(1)
+        self._planning = False
+        self._snapshotting = threading.Lock()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
+        self._planner = threading.Thread(target=self._run_planner, name="planner", daemon=True)
+
+    def start(self) -> None:
+        """Recover, take over, start both threads, and issue again what is owed.
+
+        Raises: what ``Control.open`` raises.
+        """
+        owed = self._control.open()
+        self._thread.start()
+        self._planner.start()
+        self._do(owed)
+
+    def submit(self, command: Command) -> Future[Reply]:
+        """Queue a command; the future answers after the commit, or holds the refusal.
+
+        Raises: Unavailable (``BUSY``) when the inbox is full or the loop is stopping.
+        """
+        return self._put(command)
+
+    def query(self, read: Callable[[Control], T]) -> Future[T]:
+        """Run ``read`` on the loop thread between batches; it must be quick and change nothing."""
+        return self._put(read)
+
+    def _put(self, item: Command | Callable[[Control], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            if self._stopping:
+                raise queue.Full
+            self._inbox.put_nowait((item, future))
+        except queue.Full:
+            what = "stopping" if self._stopping else f"busy: {INBOX_LIMIT} requests are waiting"
+            raise Unavailable(f"the server is {what}", code="BUSY", retry_after_ms=1000) from None
+        return future
+
+    def stop(self) -> None:
+        """Finish what is queued, write a snapshot, end both threads and close the journal."""
+        self._stopping = True
+        self._inbox.put(None)
+        self._thread.join()
+        self._plans.put(None)
+        self._planner.join()
+        with self._snapshotting:
+            self._save_snapshot(self._control.take_state_snapshot().to_json(), self._control.state.seq)
+        self._journal.close()
+
+    def _run(self) -> None:
+        while True:
+            items, ended = self._gather()
+            self._serve(items)
+            if ended:
+                return
+
+    def _gather(self) -> tuple[list[tuple[Command | Callable[[Control], Any], Future[Any]]], bool]:
+        """Wait for the next request, then take what else is there, up to one batch."""
+        items: list[tuple[Command | Callable[[Control], Any], Future[Any]]] = []
+        try:
+            first = self._inbox.get(timeout=TICK_S)
+        except queue.Empty:
+            return [(Tick(tracker_starting=self._tracker_starting()), Future())], False
+        while first is not None:
+            items.append(first)
+            if len(items) >= BATCH_LIMIT:
+                return items, False
+            try:
+                first = self._inbox.get_nowait()
+            except queue.Empty:
+                return items, False
+        return items, True
+
+    def _serve(self, items: Sequence[tuple[Command | Callable[[Control], Any], Future[Any]]]) -> None:
+        commands = [(item, future) for item, future in items if not callable(item)]
+        if commands:
+            batch = self._commit([command for command, _ in commands])
+            if batch is None:
+                for _, future in commands:
+                    future.set_exception(
+                        AiryardError("the control loop met a bug; its log has the traceback")
+                    )
+            else:
+                for (_, future), answer in zip(commands, batch.answers, strict=True):
+                    _settle(future, answer)
+                self._after(batch)
+        for item, future in items:
+            if callable(item):
+                try:
+                    future.set_result(item(self._control))
+                except Exception as error:
+                    future.set_exception(error)
+
+    def _commit(self, commands: list[Command]) -> Batch | None:
+        try:
+            return self._control.commit(commands)
+        except Exception:
+            # A bug must not end the only writer: the batch is refused, the state is as it was.
+            _log.exception("batch_failed", commands=[type(command).__name__ for command in commands])
+            return None
+
+    def _after(self, batch: Batch) -> None:
+        if batch.actions:
+            self._do(batch.actions)
+        if batch.changed_runs:
+            self._changes.publish(batch.changed_runs)
+        if not self._planning and (snapshot := self._control.snapshot_to_plan()) is not None:
+            self._planning = True
+            self._plans.put(snapshot)
+        if self._control.events_since_snapshot >= SNAPSHOT_EVENTS and not self._snapshotting.locked():
+            state = self._control.take_state_snapshot()
+            threading.Thread(
+                target=lambda: self._dump(state.to_json, state.seq), name="snapshot", daemon=True
+            ).start()
+
+    def _dump(self, to_json: Callable[[], dict[str, Any]], seq: int) -> None:
+        with self._snapshotting:
+            self._save_snapshot(to_json(), seq)
+
+    def _save_snapshot(self, snapshot: dict[str, Any], seq: int) -> None:
+        try:
+            self._journal.save_snapshot(seq, snapshot)
+        except AiryardError as error:
+            _log.warning("snapshot_failed", seq=seq, error=error.message)
+
+    def _run_planner(self) -> None:
+        while (snapshot := self._plans.get()) is not None:
+            try:
+                plan = self._control.plan(snapshot)
+            except Exception:
+                _log.exception("planner_failed", seq=snapshot.seq)
+                self._planning = False
+                continue
+            self._planning = False
+            try:
+                self._put(CommitPlan(plan=plan))
+            except Unavailable:
+                _log.warning("plan_dropped", seq=snapshot.seq)
+
+
+def _settle(future: Future[Any], answer: Reply | AiryardError) -> None:
+    if isinstance(answer, AiryardError):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)

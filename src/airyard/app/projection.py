@@ -1,0 +1,68 @@
+"""What the read tables hold of runs and nodes.
+
+Owns: the projection of records into rows, and the one word that people see as a run's status.
+Must not know: SQL, HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airyard.core.codec import encode
+from airyard.core.run import AttemptState, Run, RunState
+from airyard.core.state import ClusterState
+from airyard.ports.journal import Changes, RunRow
+
+_ACTIVE_STATUS = {
+    AttemptState.PLACED: "PREPARING",
+    AttemptState.PREPARING: "PREPARING",
+    AttemptState.RUNNING: "RUNNING",
+    AttemptState.STOPPING: "STOPPING",
+    AttemptState.ENDED: "STOPPING",
+}
+
+
+def status_of(run: Run) -> str:
+    """Return QUEUED, PREPARING, RUNNING or STOPPING; of an ended run its outcome."""
+    if run.state is RunState.ENDED and run.outcome is not None:
+        return run.outcome.value
+    if run.state is RunState.QUEUED or run.attempt is None:
+        return "QUEUED"
+    return _ACTIVE_STATUS[run.attempt.state]
+
+
+def run_row(run: Run) -> RunRow:
+    """Project one run."""
+    return RunRow(
+        run_id=run.run_id,
+        version=run.version,
+        owner=run.owner,
+        project=run.project,
+        name=run.name,
+        experiment=run.workload.experiment,
+        state=run.state.value,
+        status=status_of(run),
+        accelerator=run.workload.compute.accelerator,
+        submitted_ms=run.submitted_ms,
+        ended_ms=run.ended_ms,
+        tags=run.workload.tags,
+        code_hash=run.workload.code.tree_hash if run.workload.code else None,
+        record=encode(run),
+    )
+
+
+def node_rows(state: ClusterState) -> dict[str, Mapping[str, Any]]:
+    """Project all nodes; each row carries its machine."""
+    rows: dict[str, Mapping[str, Any]] = {}
+    for node in state.nodes.values():
+        machine = state.machines.get(node.machine)
+        rows[node.name] = {"node": encode(node), "machine": encode(machine) if machine else None}
+    return rows
+
+
+def changes_between(before: ClusterState, after: ClusterState, removed: tuple[int, ...]) -> Changes:
+    """Project what a batch changed. Cost: runs in memory, compared by identity."""
+    runs = tuple(run_row(run) for run_id, run in after.runs.items() if before.runs.get(run_id) is not run)
+    nodes_changed = before.nodes != after.nodes or before.machines != after.machines
+    return Changes(runs=runs, removed_runs=removed, nodes=node_rows(after) if nodes_changed else None)

@@ -1,0 +1,65 @@
+"""Every decision of the control plane: ``decide(state, command, now_ms) -> Decision``. Pure.
+
+Owns: the dispatch over commands. Must not know: I/O, clocks, who calls.
+"""
+
+from __future__ import annotations
+
+from airyard.core import commands
+from airyard.core.decide import asks, members, placing, timers, tracking
+from airyard.core.decide.decision import (
+    Acknowledged,
+    Cancelled,
+    Decision,
+    Done,
+    Reply,
+    Submitted,
+)
+from airyard.core.decide.outstanding import outstanding
+from airyard.core.events import EpochBegan
+from airyard.core.state import ClusterState
+
+__all__ = [
+    "Acknowledged",
+    "Cancelled",
+    "Decision",
+    "Done",
+    "Reply",
+    "Submitted",
+    "decide",
+    "outstanding",
+]
+
+
+def decide(state: ClusterState, command: commands.Command, now_ms: int) -> Decision:
+    """Return what follows from a command. The state is only read.
+
+    Raises: AiryardError subclasses when the command is refused; then nothing has happened.
+    """
+    match command:
+        case commands.SubmitRun():
+            return asks.submit(state, command, now_ms)
+        case commands.CancelRun():
+            return asks.cancel(state, command, now_ms)
+        case commands.ResumeRun():
+            return asks.resume(state, command, now_ms)
+        case commands.RemoveRun():
+            return asks.remove(state, command, now_ms)
+        case commands.CordonNode():
+            return asks.cordon(state, command, now_ms)
+        case commands.CommitPlan():
+            return placing.commit_plan(state, command, now_ms)
+        case commands.MemberReports():
+            return members.reports(state, command, now_ms)
+        case commands.MachineSeen():
+            return members.machine_seen(state, command, now_ms)
+        case commands.MachineAway():
+            return members.machine_away(state, command, now_ms)
+        case commands.MemberGone():
+            return members.member_gone(state, command, now_ms)
+        case commands.TrackingAnswered():
+            return tracking.answered(state, command, now_ms)
+        case commands.Tick():
+            return timers.tick(state, command, now_ms)
+        case commands.BeginEpoch():
+            return Decision(events=(EpochBegan(epoch=state.epoch + 1, version=command.version),))

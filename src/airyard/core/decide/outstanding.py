@@ -1,0 +1,23 @@
+"""What the journal has promised and nobody has confirmed: issued again after a crash.
+
+Owns: the derivation of effects from state alone. Must not know: which of them were carried out before.
+"""
+
+from __future__ import annotations
+
+from airyard.core.actions import Action, CloseTracking, OpenTracking
+from airyard.core.decide.gang import owes_tracking
+from airyard.core.run import TrackingState
+from airyard.core.state import ClusterState
+
+
+def outstanding(state: ClusterState) -> list[Action]:
+    """Return every effect that may still be owed. Starts and kills are settled when the machine says hello."""
+    actions: list[Action] = []
+    for run in state.runs.values():
+        for attempt in run.attempts:
+            if attempt.live and attempt.tracking.state in (TrackingState.PENDING, TrackingState.DEFERRED):
+                actions.append(OpenTracking(run_id=run.run_id, attempt=attempt.number))
+            elif not attempt.live and attempt.logs_closed and owes_tracking(attempt):
+                actions.append(CloseTracking(run_id=run.run_id, attempt=attempt.number))
+    return actions

@@ -1,0 +1,154 @@
+"""Decides what time alone brings: queue and total limits, late members, deaf runners, tracking that does not come.
+
+Owns: every deadline of the control plane. Must not know: how often it is asked.
+"""
+
+from __future__ import annotations
+
+from airyard.core.actions import Action, CloseTracking, KillMember
+from airyard.core.commands import Tick
+from airyard.core.decide.decision import Decision, Draft
+from airyard.core.decide.gang import advance, owes_tracking
+from airyard.core.decide.placing import grace_of
+from airyard.core.decide.retries import queue_failure
+from airyard.core.events import Event, KeysExpired, MemberLogsGivenUp, RunEnded, StopOrdered, TrackingChanged
+from airyard.core.run import (
+    Attempt,
+    AttemptState,
+    Cause,
+    MemberPhase,
+    Outcome,
+    Run,
+    RunState,
+    StopReason,
+    StopRequest,
+    Tracking,
+    TrackingState,
+)
+from airyard.core.state import ClusterState
+
+READY_DEADLINE_S = 1800
+TRACKING_WAIT_MS = 5_000
+TRACKING_START_WAIT_MS = 60_000
+KILL_AFTER_MS = 15_000
+LOGS_WAIT_LOST_MS = 30_000
+LOGS_WAIT_MS = 600_000
+KEYS_KEPT_MS = 7 * 86_400_000
+KEYS_SWEEP_MS = 86_400_000
+
+
+def tick(state: ClusterState, command: Tick, now_ms: int) -> Decision:
+    """Look at every deadline once. Cost: runs in memory."""
+    events: list[Event] = []
+    actions: list[Action] = []
+    for run in state.runs.values():
+        draft = Draft(state=state, now_ms=now_ms, run=run)
+        if run.state is RunState.QUEUED:
+            _queued(draft)
+        elif run.attempt is not None and run.attempt.live:
+            _live(draft, run.attempt, command)
+        _logs(draft)
+        events.extend(draft.events)
+        actions.extend(draft.actions)
+    oldest = min((noted.at_ms for noted in state.keys.values()), default=now_ms)
+    if oldest < now_ms - KEYS_KEPT_MS - KEYS_SWEEP_MS:
+        events.append(KeysExpired(before_ms=now_ms - KEYS_KEPT_MS))
+    return Decision(events=tuple(events), actions=tuple(actions))
+
+
+def _queued(draft: Draft) -> None:
+    limits = draft.run.workload.timeouts
+    over = None
+    if limits.queue_s is not None and draft.now_ms - draft.run.queued_ms >= limits.queue_s * 1000:
+        over = f"it waited longer than its queue limit of {limits.queue_s} s"
+    elif _total_passed(draft.run, draft.now_ms):
+        over = f"its total time limit of {limits.total_s} s passed while it waited"
+    if over is None:
+        return
+    failure = queue_failure(over, "raise timeouts.queue or timeouts.total, or `airyard explain ID` before")
+    draft.emit(
+        RunEnded(run_id=draft.run.run_id, outcome=Outcome.TIMED_OUT, cause=Cause.USER_LIMIT, failure=failure)
+    )
+    advance(draft)
+
+
+def _total_passed(run: Run, now_ms: int) -> bool:
+    total_s = run.workload.timeouts.total_s
+    return total_s is not None and now_ms - run.submitted_ms >= total_s * 1000
+
+
+def _live(draft: Draft, attempt: Attempt, command: Tick) -> None:
+    now_ms = draft.now_ms
+    if attempt.tracking.state is TrackingState.PENDING:
+        wait_ms = TRACKING_START_WAIT_MS if command.tracker_starting else TRACKING_WAIT_MS
+        if now_ms - attempt.placed_ms >= wait_ms:
+            late = Tracking(state=TrackingState.DEFERRED, detail="the tracking server did not answer in time")
+            draft.emit(TrackingChanged(run_id=attempt.run_id, attempt=attempt.number, tracking=late))
+            advance(draft)
+    present = draft.run.attempts[attempt.number]
+    if not present.live:
+        return
+    if present.stop is not None:
+        _kill_the_deaf(draft, present)
+    elif _total_passed(draft.run, now_ms):
+        _stop(
+            draft,
+            present,
+            StopReason.TIME_LIMIT,
+            f"the total limit of {draft.run.workload.timeouts.total_s} s",
+        )
+    elif present.state in (AttemptState.PLACED, AttemptState.PREPARING):
+        limit_s = draft.run.workload.timeouts.environment_s or READY_DEADLINE_S
+        if now_ms - present.placed_ms >= limit_s * 1000:
+            _stop(draft, present, StopReason.NOT_READY, f"not all members were ready within {limit_s} s")
+
+
+def _stop(draft: Draft, attempt: Attempt, reason: StopReason, message: str) -> None:
+    stop = StopRequest(
+        reason=reason, by="airyard", at_ms=draft.now_ms, grace_s=grace_of(draft.run), message=message
+    )
+    draft.emit(StopOrdered(run_id=attempt.run_id, attempt=attempt.number, stop=stop))
+    advance(draft)
+
+
+def _kill_the_deaf(draft: Draft, attempt: Attempt) -> None:
+    """Have the agent kill members that did not go by themselves within their grace."""
+    stop = attempt.stop
+    assert stop is not None
+    if draft.now_ms < stop.at_ms + stop.grace_s * 1000 + KILL_AFTER_MS:
+        return
+    for member in attempt.members:
+        machine = draft.state.machines.get(member.machine)
+        if not member.released and machine is not None and machine.alive:
+            draft.act(
+                KillMember(
+                    key=attempt.member_key(member.index),
+                    machine=member.machine,
+                    reason=f"it did not stop within {stop.grace_s} s",
+                )
+            )
+
+
+def _logs(draft: Draft) -> None:
+    """Give up on ends of logs that can no longer come, and ask again for tracking that is still owed."""
+    for attempt in draft.run.attempts:
+        if attempt.live or attempt.ended_ms is None:
+            continue
+        for member in attempt.members:
+            if member.logs is not None or member.logs_given_up:
+                continue
+            wait_ms = LOGS_WAIT_LOST_MS if member.phase is MemberPhase.LOST else LOGS_WAIT_MS
+            if draft.now_ms - attempt.ended_ms >= wait_ms:
+                draft.emit(
+                    MemberLogsGivenUp(
+                        run_id=attempt.run_id,
+                        attempt=attempt.number,
+                        member=member.index,
+                        reason=f"no end of the log came within {wait_ms // 1000} s",
+                    )
+                )
+        present = draft.run.attempts[attempt.number]
+        if present != attempt:
+            advance(draft)
+        elif present.logs_closed and owes_tracking(present):
+            draft.act(CloseTracking(run_id=attempt.run_id, attempt=attempt.number))
