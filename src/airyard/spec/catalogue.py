@@ -138,7 +138,7 @@ def _describe(annotation: Any) -> tuple[Shape, type[Block] | None, str]:
         _, model, text = _describe(get_args(annotation)[0])
         if model is not None:
             return Shape.BLOCKS, model, "list of maps"
-        return Shape.LIST, None, f"list of {text.partition(':')[0]}"
+        return Shape.LIST, None, f"list of {text.partition(':')[0].replace('number', 'numbers')}"
     if origin is dict:
         value = get_args(annotation)[1]
         if value is Any:
