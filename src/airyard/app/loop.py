@@ -26,7 +26,7 @@ from airyard.ports.journal import Journal
 T = TypeVar("T")
 INBOX_LIMIT = 20_000
 BATCH_LIMIT = 256
-TICK_S = 1.0
+TICK_MS = 1000
 SNAPSHOT_EVENTS = 10_000
 
 _log = structlog.get_logger("airyard.loop")
@@ -45,6 +45,7 @@ class ControlLoop:
         tracker_starting: Callable[[], bool] = lambda: False,
     ) -> None:
         self._journal = journal
+        self._clock = clock
         self._control = Control(journal, clock)
         self._do = do
         self._changes = changes
@@ -53,6 +54,7 @@ class ControlLoop:
         self._inbox = queue.Queue(INBOX_LIMIT)
         self._plans: queue.Queue[Snapshot | None] = queue.Queue(1)
         self._planning = False
+        self._next_tick_ms = 0
         self._snapshotting = threading.Lock()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
@@ -109,26 +111,33 @@ class ControlLoop:
                 return
 
     def _gather(self) -> tuple[list[tuple[Command | Callable[[Control], Any], Future[Any]]], bool]:
-        """Wait for the next request, then take what else is there, up to one batch."""
+        """Wait for the next request, then take what else is there, up to one batch; a tick at least every second."""
         items: list[tuple[Command | Callable[[Control], Any], Future[Any]]] = []
+        wait_ms = self._next_tick_ms - self._clock.monotonic_ms()
         try:
-            first = self._inbox.get(timeout=TICK_S)
-        except queue.Empty:
-            return [(Tick(tracker_starting=self._tracker_starting()), Future())], False
-        while first is not None:
-            items.append(first)
-            if len(items) >= BATCH_LIMIT:
-                return items, False
-            try:
+            first = (
+                self._inbox.get(timeout=max(wait_ms, 0) / 1000) if wait_ms > 0 else self._inbox.get_nowait()
+            )
+            while True:
+                if first is None:
+                    return items, True
+                items.append(first)
+                if len(items) >= BATCH_LIMIT:
+                    break
                 first = self._inbox.get_nowait()
-            except queue.Empty:
-                return items, False
-        return items, True
+        except queue.Empty:
+            pass
+        if self._clock.monotonic_ms() >= self._next_tick_ms:
+            self._next_tick_ms = self._clock.monotonic_ms() + TICK_MS
+            items.append((Tick(tracker_starting=self._tracker_starting()), Future()))
+        return items, False
 
     def _serve(self, items: Sequence[tuple[Command | Callable[[Control], Any], Future[Any]]]) -> None:
         commands = [(item, future) for item, future in items if not callable(item)]
         if commands:
             batch = self._commit([command for command, _ in commands])
+            if any(isinstance(command, CommitPlan) for command, _ in commands):
+                self._planning = False
             if batch is None:
                 for _, future in commands:
                     future.set_exception(
@@ -154,6 +163,7 @@ class ControlLoop:
             return None
 
     def _after(self, batch: Batch) -> None:
+        # Effects first: they are what somebody waits for.
         if batch.actions:
             self._do(batch.actions)
         if batch.changed_runs:
@@ -185,10 +195,10 @@ class ControlLoop:
                 _log.exception("planner_failed", seq=snapshot.seq)
                 self._planning = False
                 continue
-            self._planning = False
             try:
                 self._put(CommitPlan(plan=plan))
             except Unavailable:
+                self._planning = False
                 _log.warning("plan_dropped", seq=snapshot.seq)
 
 

@@ -88,7 +88,8 @@ def _settle_ended(draft: Draft) -> None:
     for attempt in run.attempts:
         if not attempt.live and attempt.logs_closed and owes_tracking(attempt):
             draft.act(CloseTracking(run_id=run.run_id, attempt=attempt.number))
-    if run.state is RunState.ENDED and all(settled(attempt) for attempt in run.attempts):
+    archived = any(isinstance(event, RunArchived) for event in draft.events)
+    if run.state is RunState.ENDED and not archived and all(settled(attempt) for attempt in run.attempts):
         for attempt in run.attempts:
             for member in attempt.members:
                 draft.act(ForgetMember(key=attempt.member_key(member.index), machine=member.machine))
