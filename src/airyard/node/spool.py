@@ -79,6 +79,7 @@ class LogSpool:
         self._position_seq = 0
         self._batch: _Batch | None = None
         self._last_time_ns = 0
+        self._sealed = False
         self._until_disk_check = 0
         self._next_seq = 0
         self._take_over()
@@ -98,6 +99,11 @@ class LogSpool:
     def is_drained(self) -> bool:
         """Whether the server has everything."""
         return self._acknowledged >= self._next_seq
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether ``seal`` was called."""
+        return self._sealed
 
     @property
     def pending_bytes(self) -> int:
@@ -131,7 +137,14 @@ class LogSpool:
     def wait(self, timeout_seconds: float) -> bool:
         """Wait until something is there to be sent; return whether it is."""
         with self._lock:
-            return self._lock.wait_for(lambda: self._acknowledged < self._next_seq, timeout_seconds)
+            self._lock.wait_for(lambda: self._sealed or self._acknowledged < self._next_seq, timeout_seconds)
+            return self._acknowledged < self._next_seq
+
+    def seal(self) -> None:
+        """Say that nothing will be appended any more: from now on ``wait`` does not wait."""
+        with self._lock:
+            self._sealed = True
+            self._lock.notify_all()
 
     def batch(self, max_bytes: int = 1024 * 1024) -> bytes:
         """Return whole frames from the first unacknowledged one on, at least one frame if there is any.

@@ -1,0 +1,215 @@
+"""Starts the command of a member: its environment, its files, its process.
+
+Owns: which variables a command sees and in what order they win, the command file, fork and exec.
+Must not know: the server, when to start or stop.
+
+Secrets go into the process's environment and nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal as signals
+import subprocess
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+INHERITED = frozenset({
+    "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TERM",
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY",
+    "http_proxy", "https_proxy", "no_proxy", "all_proxy",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS",
+})  # fmt: skip
+INHERITED_PREFIXES = ("LC_", "PIP_", "UV_")
+PROTECTED = frozenset({
+    "NUM_NODES", "NODE_RANK", "POD_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    "LOCAL_ADDR", "CUDA_VISIBLE_DEVICES",
+})  # fmt: skip
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where the command finds things."""
+
+    work: Path
+    """The working folder: the code, or an empty folder."""
+    code: Path | None
+    control: Path
+    stop_file: Path
+    acknowledgement_file: Path
+    checkpoints: Path
+    output: Path
+    scratch: Path
+    temporary: Path
+
+
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what a command may see of the machine's own environment."""
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if name in INHERITED or name.startswith(INHERITED_PREFIXES)
+    }
+    kept["PATH"] = environ.get("PATH", DEFAULT_PATH)
+    return kept
+
+
+def airyard_variables(
+    order: Mapping[str, Any], go: Mapping[str, Any], places: Places, *, address: str, token: str
+) -> dict[str, str]:
+    """Return Airyard's own variables for this member."""
+    variables = {
+        "NUM_NODES": str(order["members"]),
+        "NODE_RANK": str(order["member"]),
+        "POD_RANK": str(order["member"]),
+        "LOCAL_WORLD_SIZE": str(order["local_world_size"]),
+        "WORLD_SIZE": str(order["world_size"]),
+        "MASTER_ADDR": str(go["master_addr"]),
+        "MASTER_PORT": str(go["master_port"]),
+        "LOCAL_ADDR": address,
+        "CUDA_VISIBLE_DEVICES": str(order.get("visible_devices") or ""),
+        "PYTHONUNBUFFERED": "1",
+        "TMPDIR": str(places.temporary),
+        "AIRYARD_RUN_ID": str(order["run_id"]),
+        "AIRYARD_ATTEMPT": str(order["attempt"]),
+        "AIRYARD_STOP_FILE": str(places.stop_file),
+        "AIRYARD_CHECKPOINT_ACK": str(places.acknowledgement_file),
+        "AIRYARD_CHECKPOINT_DIR": str(places.checkpoints),
+        "AIRYARD_OUTPUT_DIR": str(places.output),
+        "AIRYARD_SCRATCH": str(places.scratch),
+    }
+    if places.code is not None:
+        variables["CODE_SOURCE_PATH"] = variables["CODE_SOURCE"] = str(places.code)
+    if order.get("parameters") is not None:
+        variables["HYPERPARAMETERS_PATH"] = str(places.control / "hyperparameters.yaml")
+    if order.get("simulated"):
+        variables["AIRYARD_SIMULATED"] = "1"
+    return {**variables, **_tracking(go, token)}
+
+
+def _tracking(go: Mapping[str, Any], token: str) -> dict[str, str]:
+    tracking = go.get("tracking") or {}
+    variables: dict[str, str] = {}
+    if tracking.get("uri"):
+        variables["MLFLOW_TRACKING_URI"] = str(tracking["uri"])
+        variables["MLFLOW_TRACKING_TOKEN"] = token
+    if tracking.get("run_id"):
+        variables["MLFLOW_RUN_ID"] = str(tracking["run_id"])
+    if tracking.get("experiment_id"):
+        variables["MLFLOW_EXPERIMENT_ID"] = str(tracking["experiment_id"])
+    if go.get("tracking_deferred"):
+        variables["AIRYARD_TRACKING"] = "deferred"
+    else:
+        variables["AIRYARD_TRACKING"] = "on" if variables else "off"
+    return variables
+
+
+def full_environment(
+    order: Mapping[str, Any],
+    own: Mapping[str, str],
+    *,
+    machine: Mapping[str, str],
+    view: Mapping[str, str],
+    cage: Mapping[str, str],
+) -> dict[str, str]:
+    """Put the layers together; later wins: machine, the run's environment, Airyard, user, secrets, cage.
+
+    A user's variable never replaces an ``AIRYARD_*``, rank or rendezvous name (at submit it is an error).
+    """
+    merged = {**inherited(machine), **view, **own}
+    for layer in (order.get("variables") or {}, order.get("secrets") or {}):
+        for name, value in layer.items():
+            if name not in PROTECTED and not name.startswith("AIRYARD_"):
+                merged[name] = str(value)
+    return {**merged, **cage}
+
+
+def write_control_files(order: Mapping[str, Any], places: Places) -> Path:
+    """Write the command text and the hyperparameters (JSON, which is YAML); return the command file."""
+    places.control.mkdir(parents=True, exist_ok=True)
+    command = places.control / "command.sh"
+    command.write_text(str(order["command"]), encoding="utf-8")
+    if order.get("parameters") is not None:
+        text = json.dumps(order["parameters"], indent=2, ensure_ascii=False)
+        (places.control / "hyperparameters.yaml").write_text(text + "\n", encoding="utf-8")
+    return command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A command that runs, and the reading ends of its output."""
+
+    pid: int
+    stdout: int
+    stderr: int
+
+
+def start_command(
+    command: Path, *, environment: Mapping[str, str], work: Path, before_exec: Callable[[], None]
+) -> Started:
+    """Run ``bash command`` in its own session; the child calls ``before_exec``, then enters ``work``.
+
+    Raises: OSError, with what the child met before it could exec.
+    """
+    stdout_read, stdout_write = os.pipe()
+    stderr_read, stderr_write = os.pipe()
+    note_read, note_write = os.pipe()
+
+    def prepare_child() -> None:
+        try:
+            before_exec()
+            os.chdir(work)
+        except BaseException as error:
+            os.write(note_write, f"{type(error).__name__}: {error}".encode()[:4096])
+            raise
+
+    try:
+        with warnings.catch_warnings():
+            # Python 3.12+ warns of forking with threads: the child only makes system calls before exec.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process = subprocess.Popen(
+                ["bash", str(command)],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout_write,
+                stderr=stderr_write,
+                env=dict(environment),
+                start_new_session=True,
+                preexec_fn=prepare_child,  # noqa: PLW1509  (see above)
+            )
+    except (OSError, subprocess.SubprocessError) as error:
+        os.close(note_write)
+        note_write = -1
+        note = os.read(note_read, 4096).decode("utf-8", "replace")
+        os.close(stdout_read)
+        os.close(stderr_read)
+        raise OSError(note or str(error)) from error
+    finally:
+        for fd in (stdout_write, stderr_write, note_read, note_write):
+            if fd >= 0:
+                os.close(fd)
+    # The output pump reaps the process; tell Popen that nobody needs to.
+    process.returncode = 0
+    return Started(pid=process.pid, stdout=stdout_read, stderr=stderr_read)
+
+
+def signal_number(name: str) -> int:
+    """Return the number of ``SIGTERM``, ``TERM`` or ``15``; SIGTERM for a name that this machine lacks."""
+    text = name.strip().upper()
+    if text.isdigit():
+        return int(text)
+    if not text.startswith("SIG"):
+        text = f"SIG{text}"
+    return int(getattr(signals, text, signals.SIGTERM))
+
+
+def signal_group(pid: int, name: str) -> None:
+    """Signal the command's process group; one that is gone is fine."""
+    try:
+        os.killpg(pid, signal_number(name))
+    except (ProcessLookupError, PermissionError):
+        pass

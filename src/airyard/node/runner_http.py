@@ -1,0 +1,179 @@
+"""The runner's way to the server: HTTP/1.1 over connections that stay open, and patience.
+
+Owns: requests of the runner API, their headers, what each kind of failure means.
+Must not know: what orders and reports say, when to give up (the runner never does).
+
+Standard library only. One ``Channel`` serves one thread.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+PROTOCOL = 1
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 2.0
+_COPY_BYTES = 1024 * 1024
+
+
+class ServerAway(Exception):
+    """No usable answer: connection refused, cut, timed out, or a status that asks to try again."""
+
+
+class AttemptIsOver(Exception):
+    """The server answered 410: it does not know the attempt any more."""
+
+
+class Refused(Exception):
+    """The server understood and said no; ``body`` is its JSON."""
+
+    def __init__(self, status: int, body: Mapping[str, Any]) -> None:
+        super().__init__(f"HTTP status {status}: {body.get('message', '')}")
+        self.status = status
+        self.body = body
+
+
+class Channel:
+    """One connection to the server's runner API, made when needed and again after a failure."""
+
+    __slots__ = ("_connection", "_headers", "_host", "_https", "_prefix")
+
+    def __init__(self, server_url: str, token: str) -> None:
+        parts = urlsplit(server_url)
+        self._https = parts.scheme == "https"
+        self._host = parts.netloc
+        self._prefix = f"{parts.path.rstrip('/')}/api/v1/runner"
+        self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+        self._connection: http.client.HTTPConnection | None = None
+
+    def close(self) -> None:
+        """Cut the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def get_json(self, path: str, *, timeout_s: float) -> dict[str, Any]:
+        """GET. Raises: ServerAway, AttemptIsOver, Refused."""
+        return _json(self._request("GET", path, None, {}, timeout_s))
+
+    def post_json(self, path: str, body: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+        """POST a JSON object. Raises: ServerAway, AttemptIsOver, Refused."""
+        data = json.dumps(body, separators=(",", ":")).encode()
+        headers = {"Content-Type": "application/json"}
+        return _json(self._request("POST", path, data, headers, timeout_s))
+
+    def post_bytes(self, path: str, data: bytes, *, timeout_s: float) -> dict[str, Any]:
+        """POST octets. Raises: ServerAway, AttemptIsOver, Refused."""
+        headers = {"Content-Type": "application/octet-stream"}
+        return _json(self._request("POST", path, data, headers, timeout_s))
+
+    def download(self, path: str, target: Path, *, timeout_s: float) -> None:
+        """Stream an answer into a new file. Raises: ServerAway, AttemptIsOver, Refused, OSError."""
+        response = self._respond("GET", path, None, {}, timeout_s)
+        if response.status != 200:
+            _check(response.status, self._read(response))
+        with target.open("wb") as stream:
+            try:
+                shutil.copyfileobj(response, stream, _COPY_BYTES)
+            except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
+                self.close()
+                raise ServerAway(str(error)) from error
+        if response.length:
+            self.close()
+            raise ServerAway(f"the answer ended {response.length} bytes early")
+
+    def _request(
+        self, method: str, path: str, data: bytes | None, headers: Mapping[str, str], timeout_s: float
+    ) -> bytes:
+        response = self._respond(method, path, data, headers, timeout_s)
+        return _check(response.status, self._read(response))
+
+    def _respond(
+        self, method: str, path: str, data: bytes | None, headers: Mapping[str, str], timeout_s: float
+    ) -> http.client.HTTPResponse:
+        """Send and read the head. A connection kept open may have been closed meanwhile: one retry."""
+        for fresh in (False, True):
+            reused = self._connection is not None
+            try:
+                connection = self._connected(timeout_s)
+                connection.request(
+                    method, f"{self._prefix}/{path}", body=data, headers={**self._headers, **headers}
+                )
+                return connection.getresponse()
+            except (http.client.HTTPException, OSError) as error:
+                self.close()
+                if fresh or not reused or isinstance(error, TimeoutError):
+                    raise ServerAway(f"{method} {path}: {error or type(error).__name__}") from error
+        raise AssertionError("unreachable")
+
+    def _connected(self, timeout_s: float) -> http.client.HTTPConnection:
+        if self._connection is None:
+            if self._https:
+                context = ssl.create_default_context()
+                self._connection = http.client.HTTPSConnection(self._host, timeout=timeout_s, context=context)
+            else:
+                self._connection = http.client.HTTPConnection(self._host, timeout=timeout_s)
+            self._connection.connect()
+        assert isinstance(self._connection.sock, socket.socket)
+        self._connection.sock.settimeout(timeout_s)
+        return self._connection
+
+    def _read(self, response: http.client.HTTPResponse) -> bytes:
+        try:
+            return response.read()
+        except (http.client.HTTPException, OSError) as error:
+            self.close()
+            raise ServerAway(str(error) or type(error).__name__) from error
+
+
+class Patience:
+    """Pauses that grow while the server is away: 20 ms, doubling to 2 s."""
+
+    __slots__ = ("_pause_s",)
+
+    def __init__(self) -> None:
+        self._pause_s = _FIRST_PAUSE_S
+
+    def wait(self) -> None:
+        """Sleep for the next pause."""
+        time.sleep(self._pause_s)
+        self._pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2)
+
+    def reset(self) -> None:
+        """Begin anew after an answer."""
+        self._pause_s = _FIRST_PAUSE_S
+
+
+def _check(status: int, body: bytes) -> bytes:
+    """Return the body of a good answer; turn others into what they mean for the runner."""
+    if status < 300:
+        return body
+    try:
+        parsed = json.loads(body)
+    except ValueError:
+        parsed = {}
+    fields = parsed if isinstance(parsed, dict) else {}
+    if status == 410:
+        raise AttemptIsOver(str(fields.get("message", "")))
+    if status in (408, 425, 429) or status >= 500:
+        raise ServerAway(f"HTTP status {status}: {fields.get('message', '')}")
+    raise Refused(status, fields)
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body) if body else {}
+    except ValueError as error:
+        raise ServerAway("the answer was no JSON") from error
+    if not isinstance(value, dict):
+        raise ServerAway("the answer was no JSON object")
+    return value

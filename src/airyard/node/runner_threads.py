@@ -1,0 +1,178 @@
+"""The runner's three conversations with the server: orders in, reports out, logs out.
+
+Owns: their threads, their repetition, the translation of answers into events.
+Must not know: what the events do (``machine``), processes, the attempt folder.
+
+Each has a connection of its own, so that a large log batch delays no order. None ever gives up.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from airyard.node.machine_events import (
+    AttemptOver,
+    Event,
+    LogsShipped,
+    OrderReceived,
+    OutputClosed,
+    Report,
+    ReportAcknowledged,
+    ServerAnswered,
+)
+from airyard.node.runner_http import PROTOCOL, AttemptIsOver, Channel, Patience, Refused, ServerAway
+from airyard.node.spool import LogSpool
+
+POLL_S = 20
+_POLL_TIMEOUT_S = 35.0
+_REPORT_TIMEOUT_S = 30.0
+_LOGS_TIMEOUT_S = 60.0
+_BATCH_BYTES = 4 * 1024 * 1024
+_IDLE_S = 30.0
+_QUICK_S = 0.05
+
+Tell = Callable[[Event], None]
+
+
+class OrderPoller:
+    """Asks for orders by long poll, forever; each answer renews the lease."""
+
+    def __init__(self, channel: Channel, tell: Tell, now_ms: Callable[[], int]) -> None:
+        self._channel = channel
+        self._tell = tell
+        self._now_ms = now_ms
+
+    def start(self) -> None:
+        """Begin."""
+        threading.Thread(target=self._run, name="orders", daemon=True).start()
+
+    def _run(self) -> None:
+        last = 0
+        patience = Patience()
+        while True:
+            sent_ms = self._now_ms()
+            begun = time.monotonic()
+            try:
+                answer = self._channel.get_json(
+                    f"orders?after={last}&wait_s={POLL_S}", timeout_s=_POLL_TIMEOUT_S
+                )
+            except AttemptIsOver:
+                self._tell(AttemptOver())
+                return
+            except (ServerAway, Refused):
+                patience.wait()
+                continue
+            self._tell(ServerAnswered(sent_ms=sent_ms))
+            orders = sorted(answer.get("orders") or [], key=lambda order: int(order["number"]))
+            for order in orders:
+                body = {name: value for name, value in order.items() if name not in ("number", "kind")}
+                self._tell(OrderReceived(number=int(order["number"]), kind=str(order["kind"]), body=body))
+                last = max(last, int(order["number"]))
+            if orders or time.monotonic() - begun > _QUICK_S:
+                patience.reset()
+            else:
+                patience.wait()  # an answer that came at once and empty must not become a busy loop
+
+
+class Reporter:
+    """Posts the outbox until the server has journalled it."""
+
+    def __init__(self, channel: Channel, tell: Tell, epoch: int) -> None:
+        self._channel = channel
+        self._tell = tell
+        self._epoch = epoch
+        self._changed = threading.Condition()
+        self._outbox: tuple[Report, ...] = ()
+        self._acknowledged = 0
+
+    def start(self) -> None:
+        """Begin."""
+        threading.Thread(target=self._run, name="reports", daemon=True).start()
+
+    def offer(self, outbox: tuple[Report, ...]) -> None:
+        """Replace what is to be posted."""
+        with self._changed:
+            self._outbox = outbox
+            self._changed.notify()
+
+    def _waiting(self) -> list[Report]:
+        return [report for report in self._outbox if report.number > self._acknowledged]
+
+    def _run(self) -> None:
+        patience = Patience()
+        while True:
+            with self._changed:
+                while not (waiting := self._waiting()):
+                    self._changed.wait(_IDLE_S)
+            body = {
+                "protocol": PROTOCOL,
+                "epoch": self._epoch,
+                "sent_ns": time.time_ns(),
+                "reports": [report.as_json() for report in waiting],
+            }
+            try:
+                answer = self._channel.post_json("reports", body, timeout_s=_REPORT_TIMEOUT_S)
+            except AttemptIsOver:
+                self._tell(AttemptOver())
+                return
+            except (ServerAway, Refused):
+                patience.wait()
+                continue
+            number = int(answer.get("acknowledged") or 0)
+            if number >= waiting[-1].number:
+                patience.reset()
+            else:
+                patience.wait()
+            self._acknowledged = max(self._acknowledged, number)
+            self._tell(ReportAcknowledged(number=number))
+
+
+class LogShipper:
+    """Ships the spool: at once when idle, in larger batches while a request is under way.
+
+    Once the spool is sealed and the server has all of it, OutputClosed and LogsShipped follow.
+    """
+
+    def __init__(self, channel: Channel, tell: Tell, spool: LogSpool) -> None:
+        self._channel = channel
+        self._tell = tell
+        self._spool = spool
+
+    def start(self) -> None:
+        """Begin."""
+        threading.Thread(target=self._run, name="logs", daemon=True).start()
+
+    def _run(self) -> None:
+        patience = Patience()
+        while True:
+            if not self._spool.wait(_IDLE_S):
+                if self._spool.is_sealed:
+                    break
+                continue
+            batch = self._spool.batch(_BATCH_BYTES)
+            try:
+                answer = self._channel.post_bytes("logs", batch, timeout_s=_LOGS_TIMEOUT_S)
+            except AttemptIsOver:
+                self._tell(AttemptOver())
+                return
+            except Refused as refusal:
+                if refusal.status == 409 and "next" in refusal.body:
+                    self._spool.resync(int(refusal.body["next"]))
+                else:
+                    patience.wait()
+                continue
+            except ServerAway:
+                patience.wait()
+                continue
+            patience.reset()
+            self._spool.acknowledge(int(answer["next"]))
+        self._tell(closed_output(self._spool))
+        self._tell(LogsShipped())
+
+
+def closed_output(spool: LogSpool) -> OutputClosed:
+    """Return the end of the log; its hash is empty when the server has not got all of it."""
+    digest = spool.digest() if spool.is_drained else None
+    return OutputClosed(last_seq=spool.next_seq - 1, sha256=digest or "")
