@@ -1,0 +1,5 @@
+"""``python -m airyard.cli``: the same as ``airyard``."""
+
+from airyard.cli.main import main
+
+main()

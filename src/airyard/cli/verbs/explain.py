@@ -1,0 +1,37 @@
+"""``airyard explain``: why a run is where it is."""
+
+from __future__ import annotations
+
+import click
+
+from airyard.cli import formats
+from airyard.cli.app import App, verb
+
+
+@verb("explain")
+@click.argument("ref", metavar="ID")
+def command(app: App, ref: str) -> None:
+    """Say why a run waits, or failed, with the evidence and what would help."""
+    found = app.client.explain(ref)
+    if app.as_json:
+        app.console.data(found)
+        return
+    fix = found.get("fix")
+    evidence = found.get("evidence") or {}
+    pairs: list[tuple[str, object]] = [
+        ("run", f"{found.get('run_id')}  {found.get('state')}"),
+        ("reason", found.get("reason")),
+        ("", found.get("message")),
+        ("position", found.get("position")),
+        *((str(key).replace("_", " "), _value(value)) for key, value in evidence.items()),
+        ("next", fix.get("text") if isinstance(fix, dict) else fix),
+    ]
+    app.console.text(formats.fields(pairs))
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_value, value)) or "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_value(item)}" for key, item in value.items())
+    return str(value)

@@ -1,0 +1,72 @@
+"""``airyard metrics``: values that runs logged, and which run is best."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from airyard.cli import formats
+from airyard.cli.app import App, verb
+from airyard.core.errors import NotFound
+
+
+@verb("metrics")
+@click.argument("refs", metavar="ID...", nargs=-1, required=True)
+@click.option("--key", "keys", metavar="KEY", multiple=True, help="Only this metric; repeatable.")
+@click.option("--best", metavar="max:KEY", help="Pick the run with the highest (max:) or lowest (min:) KEY.")
+@click.option("--history", is_flag=True, help="Every step, with -o json.")
+def command(app: App, refs: tuple[str, ...], keys: tuple[str, ...], best: str | None, history: bool) -> None:
+    """Show the latest metrics of runs, side by side; with --best say which run won."""
+    direction, metric = _parse_best(best) if best else ("", "")
+    wanted = [*dict.fromkeys([*keys, metric])] if keys and metric else list(keys)
+    answers = {ref: app.client.metrics(ref, keys=wanted, history=True) if history else None for ref in refs}
+    found = {
+        ref: dict(answer["metrics"]) if answer is not None else app.client.metrics(ref, keys=wanted)
+        for ref, answer in answers.items()
+    }
+    winner = _best(found, direction, metric) if best else None
+    if app.as_json:
+        runs = [
+            {
+                "ref": ref,
+                "metrics": values,
+                **({"history": (answers[ref] or {}).get("history")} if history else {}),
+            }
+            for ref, values in found.items()
+        ]
+        app.console.data({"runs": runs, **({"best": winner} if winner else {})})
+        return
+    _print(app, found)
+    if winner:
+        app.console.text(f"best: run {winner['ref']} with {metric} {winner['value']:g}")
+
+
+def _parse_best(text: str) -> tuple[str, str]:
+    direction, sign, metric = text.partition(":")
+    if not sign or direction not in ("max", "min") or not metric:
+        raise click.BadParameter(f"{text!r} is not max:KEY or min:KEY.", param_hint="--best")
+    return direction, metric
+
+
+def _best(found: dict[str, dict[str, Any]], direction: str, metric: str) -> dict[str, Any]:
+    values = {ref: float(metrics[metric]["value"]) for ref, metrics in found.items() if metric in metrics}
+    values = {ref: value for ref, value in values.items() if value == value}  # NaN never wins
+    if not values:
+        raise NotFound(f"None of the runs has logged a metric {metric!r}.", code="NO_METRIC")
+    ref = (max if direction == "max" else min)(values, key=lambda each: values[each])
+    return {"ref": ref, "key": metric, "value": values[ref], "step": found[ref][metric].get("step")}
+
+
+def _print(app: App, found: dict[str, dict[str, Any]]) -> None:
+    names = sorted({name for values in found.values() for name in values})
+    if not names:
+        app.console.note("No metrics yet.")
+        return
+    rows = [[name, *(_cell(values.get(name)) for values in found.values())] for name in names]
+    columns = tuple(range(1, len(found) + 1))
+    app.console.text(formats.table(["METRIC", *(f"RUN {ref}" for ref in found)], rows, right=columns))
+
+
+def _cell(value: dict[str, Any] | None) -> str:
+    return "-" if value is None else f"{float(value['value']):.6g}"

@@ -1,0 +1,25 @@
+"""``airyard rm``: remove ended runs."""
+
+from __future__ import annotations
+
+import click
+
+from airyard.cli.app import App, verb
+
+
+@verb("rm")
+@click.argument("refs", metavar="ID...", nargs=-1, required=True)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def command(app: App, refs: tuple[str, ...], yes: bool) -> None:
+    """Remove ended runs: their logs, their tracking, and their code where no other run uses it."""
+    if not yes and not app.as_json:
+        named = ", ".join(refs)
+        click.confirm(f"Remove run {named} with its logs and tracking, for good?", abort=True, err=True)
+    removed = []
+    for ref in refs:
+        answer = app.client.delete(ref)
+        removed.append({"ref": ref, **answer})
+        if not app.as_json:
+            app.console.text(f"run {ref} is removed")
+    if app.as_json:
+        app.console.data({"removed": removed})

@@ -1,0 +1,59 @@
+"""``airyard status``: the server and what it holds. Starts none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airyard.cli import formats
+from airyard.cli.app import App, verb
+from airyard.cli.exit_codes import ExitCode
+from airyard.core.errors import Fix, Unavailable
+
+
+@verb("status")
+def command(app: App) -> int:
+    """Show the server: version, address, ports, disk use, MLflow, containment. Starts no server."""
+    if app.client.target.host is None:
+        from airyard.sdk import embedded
+
+        if embedded.find(app.client.target.home) is None:
+            raise Unavailable(
+                f"No local server runs for {app.client.target.home}.",
+                code="NOT_RUNNING",
+                fix=Fix(text="The next command starts one.", command="airyard up"),
+            )
+    found = app.client.status()
+    if app.as_json:
+        app.console.data(found)
+        return ExitCode.SUCCESS
+    app.console.text(formats.fields(_pairs(found)))
+    return ExitCode.SUCCESS
+
+
+def _pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
+    mlflow, cage, counts = (found.get(key) or {} for key in ("mlflow", "containment", "counts"))
+    disk = found.get("disk") or {}
+    journal = found.get("journal") or {}
+    simulated = found.get("simulated")
+    return [
+        ("server", f"airyard {found.get('version')}, pid {found.get('pid')}"),
+        ("address", found.get("url")),
+        ("started", formats.moment(found.get("started_at"))),
+        ("data", found.get("home")),
+        ("ports", _named(found.get("ports"))),
+        ("engine", found.get("engine")),
+        ("simulated", _named(simulated) if isinstance(simulated, dict) else simulated or None),
+        ("runs", ", ".join(f"{count} {name}" for name, count in counts.items())),
+        ("mlflow", " · ".join(str(mlflow[key]) for key in ("kind", "detail", "uri") if mlflow.get(key))),
+        ("containment", " · ".join(str(cage[key]) for key in ("kind", "limits", "reason") if cage.get(key))),
+        (
+            "journal",
+            f"{journal.get('seq')} events, {formats.size(journal.get('bytes'))}" if journal else None,
+        ),
+        ("disk", ", ".join(f"{kind} {formats.size(octets)}" for kind, octets in disk.items())),
+        *((f"{name} at", path) for name, path in (found.get("paths") or {}).items()),
+    ]
+
+
+def _named(values: dict[str, Any] | None) -> str:
+    return ", ".join(f"{name} {value}" for name, value in (values or {}).items())

@@ -1,0 +1,418 @@
+"""The client of one Airyard server: every call of the native API as a method.
+
+Owns: finding the server on the first call, repeating what is safe to repeat, waiting and following.
+Must not know: text for people, exit codes.
+
+    from airyard.sdk import Client
+
+    client = Client()                       # AIRYARD_HOST/AIRYARD_TOKEN, config.toml, or the local server
+    run = client.submit_file("workload.yaml", overrides=["parameters.lr=0.1"], idempotency_key="trial-7")
+    done = client.wait([run["run_id"]])[0]  # a RunDoc, see docs/internals.md
+    print(done["status"], client.metrics(str(run["run_id"])))
+
+Answers are the JSON documents of docs/internals.md, as dictionaries. Every failure is an
+``airyard.core.errors.AiryardError`` with ``code``, ``retryable`` and ``fix``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from airyard.core.errors import Unavailable
+from airyard.sdk import requests, streaming
+from airyard.sdk.config import Target, resolve
+from airyard.sdk.requests import LATEST, Request
+from airyard.sdk.streaming import Event
+from airyard.sdk.transport import Answer, ConnectionLost, HttpTransport, Transport
+
+if TYPE_CHECKING:
+    from airyard.sdk.submission import Submission
+
+RETRY_WINDOW_S = 10.0
+Document = dict[str, Any]
+Documents = list[Document]
+Connect = Callable[[], Transport]
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"airyard: {line}\n")
+    sys.stderr.flush()
+
+
+class Client:
+    """A connection to one server; safe to share between threads.
+
+    Nothing is contacted before the first call. Without a configured host that call finds the local server, or
+    starts one and says so in one line through ``announce``.
+    """
+
+    def __init__(
+        self,
+        host: str | None = None,
+        token: str | None = None,
+        *,
+        profile: str | None = None,
+        home: str | os.PathLike[str] | None = None,
+        announce: Callable[[str], None] = _say,
+        target: Target | None = None,
+        connect: Connect | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """``target`` replaces the first four arguments; ``connect`` replaces the network (tests).
+
+        Raises: UserError for a configuration that cannot be read.
+        """
+        self.target = target or resolve(host=host, token=token, profile=profile, home=home)
+        self._announce = announce
+        self._connect = connect or self._reach
+        self._clock, self._sleep = clock, sleep
+        self._transport: Transport | None = None
+
+    def status(self) -> Document:
+        """Return version, address, disk use, MLflow's state, containment and counts."""
+        return self._get(requests.status())
+
+    def nodes(self) -> Documents:
+        """Return the nodes with their devices (NodeDoc)."""
+        return _rows(self._get(requests.nodes()), "nodes")
+
+    def pools(self) -> Documents:
+        """Return the pools and what is free in them (PoolDoc)."""
+        return _rows(self._get(requests.pools()), "pools")
+
+    def queue(self) -> Documents:
+        """Return the waiting runs in order, each with ``position`` and ``pending``."""
+        return _rows(self._get(requests.queue()), "runs")
+
+    def gc(self, *, dry_run: bool = False) -> Document:
+        """Remove what retention no longer keeps; with ``dry_run`` only say it."""
+        return self._get(requests.gc(dry_run=dry_run))
+
+    def verify(self) -> Document:
+        """Have the server replay its journal and compare."""
+        return self._get(requests.verify())
+
+    def shutdown(self, *, runs: str = "refuse") -> Document:
+        """Stop the server. ``runs``: ``refuse`` while runs are live, ``keep`` them, ``cancel`` them.
+
+        Raises: Conflict listing the live runs.
+        """
+        return self._get(requests.shutdown(runs=runs))
+
+    def submit(
+        self,
+        workload: Mapping[str, Any],
+        *,
+        source_yaml: str | None = None,
+        idempotency_key: str | None = None,
+        dry_run: bool = False,
+    ) -> Document:
+        """Submit a normalised workload (``Workload.to_json()``).
+
+        Returns ``{run, existing, warnings}``; with ``dry_run`` ``{dry_run}``. Same key and same workload: the
+        same run with ``existing`` true. Without a key the call is not repeated when the connection breaks.
+        Raises: Conflict when the key was used for another workload.
+        """
+        return self._get(
+            requests.submit(
+                workload, source_yaml=source_yaml, idempotency_key=idempotency_key, dry_run=dry_run
+            )
+        )
+
+    def submit_file(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overrides: Sequence[str] = (),
+        idempotency_key: str | None = None,
+        name: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        allow_secret_files: bool = False,
+    ) -> Document:
+        """Read a workload file, upload its code where the server lacks it, submit, and return the RunDoc.
+
+        ``overrides`` are ``path=value`` with values in YAML. The key is the argument, the file's,
+        or a fresh one.
+        """
+        from airyard.sdk import submission
+
+        prepared = submission.prepare(path, overrides=overrides, name=name, tags=tags or {})
+        answer = self.submit_prepared(
+            prepared, idempotency_key=idempotency_key, allow_secret_files=allow_secret_files
+        )
+        return dict(answer["run"])
+
+    def submit_prepared(
+        self, prepared: Submission, *, idempotency_key: str | None = None, allow_secret_files: bool = False
+    ) -> Document:
+        """Pack, upload what is missing and submit; returns ``{run, existing, warnings}``."""
+        from airyard.sdk import submission
+
+        answer: Document = submission.submit(
+            self, prepared, idempotency_key=idempotency_key, allow_secret_files=allow_secret_files
+        )
+        return answer
+
+    def get(self, ref: str | int) -> Document:
+        """Return one run (RunDoc). ``ref``: number, name, ``@last`` or ``tag:k=v``."""
+        return dict(self._get(requests.get_run(str(ref)))["run"])
+
+    def list(
+        self,
+        *,
+        state: str = "all",
+        limit: int | None = 20,
+        tags: Mapping[str, str] | None = None,
+        experiment: str | None = None,
+        owner: str | None = None,
+    ) -> Documents:
+        """Return runs, newest first.
+
+        ``state`` is ``active``, ``queued``, ``ended`` or ``all``; ``limit`` None returns every one.
+        """
+        runs: Documents = []
+        before: int | None = None
+        while True:
+            wanted = None if limit is None else limit - len(runs)
+            page = self._get(
+                requests.list_runs(
+                    state=state, limit=wanted, before=before, tags=tags, experiment=experiment, owner=owner
+                )
+            )
+            runs += page["runs"]
+            before = page.get("next_before")
+            if before is None or not page["runs"] or (limit is not None and len(runs) >= limit):
+                return runs if limit is None else runs[:limit]
+
+    def wait(
+        self, refs: Sequence[str | int], *, any_: bool = False, timeout_s: float | None = None
+    ) -> Documents:
+        """Wait until all (or any) of the runs have ended and return them all, in the order given.
+
+        Raises: Unavailable ``WAIT_TIMEOUT`` when ``timeout_s`` passes first.
+        """
+        ids = [ref if isinstance(ref, int) else int(self.get(ref)["run_id"]) for ref in refs]
+        deadline = None if timeout_s is None else self._clock() + timeout_s
+        while True:
+            left = requests.LONG_POLL_S if deadline is None else deadline - self._clock()
+            poll_s = max(0, min(requests.LONG_POLL_S, int(left + 0.999)))
+            answer = self._get(requests.wait(ids, any_=any_, timeout_s=poll_s))
+            by_id = {run["run_id"]: run for run in answer["runs"]}
+            if answer["done"]:
+                return [by_id[run_id] for run_id in ids if run_id in by_id]
+            if deadline is not None and self._clock() >= deadline:
+                live = [run_id for run_id in ids if by_id.get(run_id, {}).get("state") != "ENDED"]
+                raise Unavailable(
+                    f"After {timeout_s:g} s still live: {', '.join(f'run {run_id}' for run_id in live)}.",
+                    code="WAIT_TIMEOUT",
+                    details={"live": live},
+                )
+
+    def cancel(self, ref: str | int) -> Document:
+        """Ask a run to stop; returns ``{run_id, already_ended}`` at once."""
+        return self._get(requests.cancel(str(ref)))
+
+    def resume(self, ref: str | int) -> Document:
+        """Start a new attempt of an ended run and return the RunDoc."""
+        return dict(self._get(requests.resume(str(ref)))["run"])
+
+    def source(self, ref: str | int) -> Document:
+        """Return ``{source_yaml, workload}`` as submitted."""
+        return self._get(requests.source(str(ref)))
+
+    def delete(self, ref: str | int) -> Document:
+        """Remove an ended run, its logs, tracking and unshared snapshot."""
+        return self._get(requests.delete(str(ref))) or {}
+
+    def explain(self, ref: str | int) -> Document:
+        """Return why the run is where it is: ``{state, reason, message, evidence, position, fix}``."""
+        return self._get(requests.explain(str(ref)))
+
+    def metrics(self, ref: str | int, *, keys: Sequence[str] = (), history: bool = False) -> Document:
+        """Return ``{key: {value, step, time_ms}}``; with ``history`` the whole answer."""
+        answer = self._get(requests.metrics(str(ref), keys=keys, history=history))
+        return answer if history else dict(answer["metrics"])
+
+    def stream(
+        self, ref: str | int, *, cursor: str | None = None, with_logs: bool = True, ticks: bool = False
+    ) -> Iterator[Event]:
+        """Follow a run to its end: STATUS, LOG, GAP, ALERT, RETRY, then TERMINAL; see docs/internals.md.
+
+        Broken connections and server restarts are bridged, nothing is lost or doubled; the ``cursor`` of an
+        object goes on after it. ``ticks`` also yields ``{"type": "TICK"}`` about every 10 s.
+        """
+        events = streaming.follow(
+            lambda after: self._open(requests.stream(str(ref), cursor=after, with_logs=with_logs)),
+            last_type="TERMINAL",
+            cursor=cursor,
+            clock=self._clock,
+            sleep=self._sleep,
+            revive=self._revive,
+        )
+        return (event for event in events if ticks or event is not streaming.TICK)
+
+    def logs(
+        self,
+        ref: str | int,
+        *,
+        attempt: int = LATEST,
+        node: int | None = None,
+        tail: int | None = None,
+        since_ms: int | None = None,
+        grep: str | None = None,
+        follow: bool = False,
+    ) -> Iterator[Event]:
+        """Yield log lines (LOG), holes (GAP) and at last END, which says whether each node's is complete."""
+        overlap = streaming.Overlap()
+
+        def open_after(_: Any) -> Any:
+            again = overlap.since_ms()
+            return self._open(
+                requests.logs(
+                    str(ref),
+                    attempt=attempt,
+                    node=node,
+                    tail=tail if again is None else None,
+                    since_ms=since_ms if again is None else max(again, since_ms or 0),
+                    grep=grep,
+                    follow=follow,
+                )
+            )
+
+        events = streaming.follow(
+            open_after, last_type="END", clock=self._clock, sleep=self._sleep, revive=self._revive
+        )
+        for event in events:
+            if event is streaming.TICK or (event["type"] == "LOG" and not overlap.is_new(event)):
+                continue
+            yield event
+
+    def download_log(self, ref: str | int, sink: BinaryIO, *, node: int, attempt: int = LATEST) -> int:
+        """Write the octets that one node printed to ``sink``; returns their number."""
+        size = 0
+        with self._open(requests.raw_log(str(ref), node=node, attempt=attempt)) as chunks:
+            for chunk in chunks:
+                size += sink.write(chunk)
+        return size
+
+    def files(self, ref: str | int, path: str | None = None) -> Document:
+        """List a folder of the run's output."""
+        return self._get(requests.files(str(ref), path=path))
+
+    def download_file(self, ref: str | int, path: str, sink: BinaryIO) -> int:
+        """Write one file of the run's output to ``sink``; returns its size."""
+        size = 0
+        with self._open(requests.files(str(ref), path=path)) as chunks:
+            for chunk in chunks:
+                size += sink.write(chunk)
+        return size
+
+    def has_code(self, tree_hash: str) -> bool:
+        """True when the server holds the snapshot, so that nothing need be sent."""
+        from airyard.core.errors import NotFound
+
+        try:
+            self._send(requests.has_code(tree_hash))
+        except NotFound:
+            return False
+        return True
+
+    def upload_code(self, tree_hash: str, archive: BinaryIO, size: int) -> None:
+        """Send ``size`` octets of a packed snapshot."""
+
+        def send() -> Answer:
+            archive.seek(0)
+            return self._link().send(requests.put_code(tree_hash), archive, size)
+
+        self._retry(send, idempotent=True)
+
+    def put_secret(self, scope: str, key: str, value: str, *, unmasked: bool = False) -> None:
+        """Store a secret. ``unmasked`` allows a value too short to be masked in logs."""
+        self._send(requests.put_secret(scope, key, value, unmasked=unmasked))
+
+    def list_secrets(self) -> Document:
+        """Return the names of the stored secrets, never a value."""
+        return self._get(requests.list_secrets())
+
+    def delete_secret(self, scope: str, key: str) -> None:
+        """Delete a secret. Raises: NotFound."""
+        self._send(requests.delete_secret(scope, key))
+
+    def close(self) -> None:
+        """Close the kept connections."""
+        if isinstance(self._transport, HttpTransport):
+            self._transport.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _get(self, request: Request) -> Document:
+        data: Document = self._send(request).data
+        return data
+
+    def _send(self, request: Request) -> Answer:
+        return self._retry(lambda: self._link().send(request), idempotent=request.idempotent)
+
+    def _retry(self, send: Callable[[], Answer], *, idempotent: bool) -> Answer:
+        deadline, delay = self._clock() + RETRY_WINDOW_S, 0.05
+        while True:
+            try:
+                return send()
+            except ConnectionLost as error:
+                if error.sent and not idempotent:
+                    raise
+                lost: Unavailable = error
+            except Unavailable as error:
+                if error.retry_after_ms is None:
+                    raise
+                lost, delay = error, max(delay, error.retry_after_ms / 1000)
+            if self._clock() + delay > deadline:
+                raise lost
+            self._sleep(delay)
+            delay = min(delay * 2, 2.0)
+            self._revive()
+
+    def _open(self, request: Request) -> Any:
+        return self._link().open(request)
+
+    def _link(self) -> Transport:
+        if self._transport is None:
+            self._transport = self._connect()
+        return self._transport
+
+    def _reach(self) -> Transport:
+        if self.target.host is not None:
+            return HttpTransport(self.target.host, self.target.token)
+        from airyard.sdk import embedded
+
+        return embedded.find_or_start(self.target.home, announce=self._announce)
+
+    def _revive(self) -> None:
+        """After a broken connection: start the embedded server again when it died.
+
+        A server that was stopped cleanly took its endpoint.json away; that one is left alone.
+        """
+        if self.target.host is None and isinstance(self._transport, HttpTransport):
+            from airyard.sdk import embedded
+
+            if embedded.read_endpoint(self.target.home) is None:
+                return
+            try:
+                with closing(self._transport):
+                    self._transport = embedded.find_or_start(self.target.home, announce=self._announce)
+            except Unavailable:
+                pass  # the caller goes on trying for as long as its patience lasts
+
+
+def _rows(answer: Document, key: str) -> Documents:
+    rows: Documents = answer[key]
+    return rows

@@ -1,0 +1,228 @@
+"""What is asked of the server: one pure function per call, returning a frozen request.
+
+Owns: methods, paths, queries and bodies of the native API (docs/internals.md); which may be repeated.
+Must not know: sockets, tokens, files, how an answer is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+PREFIX = "/api/v1"
+LONG_POLL_S = 20
+LATEST = -1
+"""The attempt number that means the newest one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One call: ``path`` is complete with prefix and query; ``body`` is sent as JSON."""
+
+    method: str
+    path: str
+    body: Any = None
+    idempotent: bool = True
+    """Sending it twice does what sending it once does; only then is it repeated after a broken connection."""
+    read_timeout_s: float = 60.0
+    """Longest silence of the server that is still normal."""
+
+
+def _path(*parts: object, query: Iterable[tuple[str, object]] = ()) -> str:
+    text = PREFIX + "".join("/" + quote(str(part), safe="@:=,.-_~") for part in parts)
+    pairs = [(key, _text(value)) for key, value in query if value is not None]
+    return f"{text}?{urlencode(pairs)}" if pairs else text
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def identify(nonce: str) -> str:
+    """Return the path of the identity question; it is asked without a token."""
+    return _path("identify", query=[("nonce", nonce)])
+
+
+def status() -> Request:
+    """Ask what server this is and how it is doing."""
+    return Request(method="GET", path=_path("status"))
+
+
+def submit(
+    workload: Mapping[str, Any],
+    *,
+    source_yaml: str | None,
+    idempotency_key: str | None,
+    dry_run: bool,
+) -> Request:
+    """Submit a normalised workload, or with ``dry_run`` ask the planner about it.
+
+    Without a key the request is not repeated after a broken connection.
+    """
+    body = {
+        "workload": dict(workload),
+        "source_yaml": source_yaml,
+        "idempotency_key": idempotency_key,
+        "dry_run": dry_run,
+    }
+    return Request(
+        method="POST", path=_path("runs"), body=body, idempotent=dry_run or idempotency_key is not None
+    )
+
+
+def has_code(tree_hash: str) -> Request:
+    """Ask whether the server holds this snapshot."""
+    return Request(method="HEAD", path=_path("code", tree_hash))
+
+
+def put_code(tree_hash: str) -> Request:
+    """Upload a snapshot; the octets go beside the request. The name is a hash, so repeating is harmless."""
+    return Request(method="PUT", path=_path("code", tree_hash), read_timeout_s=300.0)
+
+
+def get_run(ref: str, *, wait_version: int | None = None, timeout_s: int = LONG_POLL_S) -> Request:
+    """Read one run; with ``wait_version`` once its version is higher, or the time is over."""
+    query = [] if wait_version is None else [("wait_version", wait_version), ("timeout_s", timeout_s)]
+    return Request(method="GET", path=_path("runs", ref, query=query))
+
+
+def list_runs(
+    *,
+    state: str = "all",
+    limit: int | None = None,
+    before: int | None = None,
+    tags: Mapping[str, str] | None = None,
+    experiment: str | None = None,
+    owner: str | None = None,
+    ids: Sequence[int] | None = None,
+) -> Request:
+    """List runs, newest first; ``before`` is the ``next_before`` of the page ahead."""
+    query: list[tuple[str, object]] = [("state", state), ("limit", limit), ("before", before)]
+    query += [("tag", f"{key}={value}") for key, value in (tags or {}).items()]
+    query += [("experiment", experiment), ("owner", owner)]
+    if ids is not None:
+        query.append(("ids", ",".join(map(str, ids))))
+    return Request(method="GET", path=_path("runs", query=query))
+
+
+def wait(run_ids: Sequence[int], *, any_: bool, timeout_s: int = LONG_POLL_S) -> Request:
+    """Wait on the server until all (or any) of the runs have ended, at most ``timeout_s``."""
+    query = [("ids", ",".join(map(str, run_ids))), ("any", any_), ("timeout_s", timeout_s)]
+    return Request(method="GET", path=_path("wait", query=query))
+
+
+def cancel(ref: str) -> Request:
+    """Ask a run to stop; an ended run answers ``already_ended``."""
+    return Request(method="POST", path=_path("runs", ref, "cancel"), body={})
+
+
+def resume(ref: str) -> Request:
+    """Start a new attempt of an ended run. Not repeatable: a second one would find it live."""
+    return Request(method="POST", path=_path("runs", ref, "resume"), body={}, idempotent=False)
+
+
+def source(ref: str) -> Request:
+    """Read what the run was submitted with: ``{source_yaml, workload}``."""
+    return Request(method="GET", path=_path("runs", ref, "source"))
+
+
+def delete(ref: str) -> Request:
+    """Remove an ended run with its logs, snapshot and tracking."""
+    return Request(method="DELETE", path=_path("runs", ref))
+
+
+def explain(ref: str) -> Request:
+    """Ask why the run is where it is."""
+    return Request(method="GET", path=_path("runs", ref, "explain"))
+
+
+def logs(
+    ref: str,
+    *,
+    attempt: int = LATEST,
+    node: int | None = None,
+    tail: int | None = None,
+    since_ms: int | None = None,
+    grep: str | None = None,
+    follow: bool = False,
+) -> Request:
+    """Read log lines as NDJSON (LOG, GAP, END), in corrected time order over the nodes."""
+    query: list[tuple[str, object]] = [("attempt", attempt), ("node", node), ("tail", tail)]
+    query += [("since_ms", since_ms), ("grep", grep), ("follow", follow)]
+    return Request(method="GET", path=_path("runs", ref, "logs", query=query), read_timeout_s=45.0)
+
+
+def raw_log(ref: str, *, node: int, attempt: int = LATEST) -> Request:
+    """Read the octets that one member printed, stdout and stderr in order."""
+    return Request(
+        method="GET", path=_path("runs", ref, "logs", "raw", query=[("attempt", attempt), ("node", node)])
+    )
+
+
+def stream(ref: str, *, cursor: str | None = None, with_logs: bool = True) -> Request:
+    """Follow a run as NDJSON; ``cursor`` of the last object seen goes on right after it."""
+    query = [("cursor", cursor), ("logs", with_logs)]
+    return Request(method="GET", path=_path("runs", ref, "stream", query=query), read_timeout_s=30.0)
+
+
+def metrics(ref: str, *, keys: Sequence[str] = (), history: bool = False) -> Request:
+    """Read the newest value of each metric (or of ``keys``), with ``history`` every step too."""
+    query: list[tuple[str, object]] = [("key", key) for key in keys]
+    if history:
+        query.append(("history", True))
+    return Request(method="GET", path=_path("runs", ref, "metrics", query=query))
+
+
+def files(ref: str, *, path: str | None = None) -> Request:
+    """List a folder of the run's output, or fetch a file of it."""
+    return Request(method="GET", path=_path("runs", ref, "files", query=[("path", path)]))
+
+
+def queue() -> Request:
+    """Read the queue in order, each run with its position and pending reason."""
+    return Request(method="GET", path=_path("queue"))
+
+
+def nodes() -> Request:
+    """Read the nodes and their devices."""
+    return Request(method="GET", path=_path("nodes"))
+
+
+def pools() -> Request:
+    """Read the pools and what is free in them."""
+    return Request(method="GET", path=_path("pools"))
+
+
+def put_secret(scope: str, key: str, value: str, *, unmasked: bool = False) -> Request:
+    """Store a secret; the value travels in the body and never comes back."""
+    body = {"value": value, "unmasked": unmasked}
+    return Request(method="PUT", path=_path("secrets", scope, key), body=body)
+
+
+def list_secrets() -> Request:
+    """List the names of the stored secrets."""
+    return Request(method="GET", path=_path("secrets"))
+
+
+def delete_secret(scope: str, key: str) -> Request:
+    """Delete a secret."""
+    return Request(method="DELETE", path=_path("secrets", scope, key))
+
+
+def gc(*, dry_run: bool) -> Request:
+    """Remove what retention no longer keeps, or with ``dry_run`` say what would go."""
+    return Request(method="POST", path=_path("admin", "gc"), body={"dry_run": dry_run}, read_timeout_s=600.0)
+
+
+def verify() -> Request:
+    """Replay the journal and compare it with the live state and the read tables."""
+    return Request(method="POST", path=_path("admin", "verify"), body={}, read_timeout_s=600.0)
+
+
+def shutdown(*, runs: str) -> Request:
+    """Stop the server; ``runs`` says what of live runs: ``refuse``, ``keep`` or ``cancel``."""
+    return Request(method="POST", path=_path("admin", "shutdown"), body={"runs": runs}, read_timeout_s=180.0)
