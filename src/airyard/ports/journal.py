@@ -79,6 +79,10 @@ class Journal(Protocol):
         """Keep a state snapshot; the two newest are kept. May be called from another thread than ``append``."""
         ...
 
+    def snapshots(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yield (seq, snapshot) of every good snapshot kept, oldest first; for ``admin verify``."""
+        ...
+
     def prune(self, before_ms: int) -> int:
         """Drop events older than ``before_ms`` that lie behind the older kept snapshot; return how many."""
         ...

@@ -1,0 +1,125 @@
+"""Journal commits per second beside raw sqlite3 doing the least that is as durable, on one disk in one run.
+
+Owns: the comparison. Must not know: the control loop. The raw side writes the same bytes per event into one
+table with the same pragmas; the journal also checks the end, encodes the events, and updates a run's row.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from airyard.adapters.journal_sql import SqlJournal
+from airyard.core import codec
+from airyard.core.cluster import Machine
+from airyard.core.events import MachineJoined, MemberReady, Recorded
+from airyard.ports.journal import Changes, RunRow
+
+SECONDS = 1.0
+ROUNDS = 5
+
+
+def event_at(seq: int) -> Recorded:
+    """Return an event of the usual size."""
+    event = MemberReady(
+        run_id=1 + seq % 500,
+        attempt=0,
+        member=seq % 8,
+        report=1,
+        address="10.0.0.17",
+        prepared=(("environment_ms", 1200), ("code_ms", 35)),
+    )
+    return Recorded(seq=seq, at_ms=1_700_000_000_000 + seq, epoch=1, event=event)
+
+
+def row_at(seq: int, run_id: int) -> RunRow:
+    """Return a run's row whose record has the size of a small gang's."""
+    machine = MachineJoined(machine=Machine(name="host", boot_id="b" * 36, address="10.0.0.17"), nodes=())
+    return RunRow(
+        run_id=run_id,
+        version=seq,
+        owner="ada",
+        project="default",
+        name=f"run-{run_id}",
+        experiment="digits",
+        state="ACTIVE",
+        status="PREPARING",
+        accelerator="GPU_8xH100",
+        submitted_ms=1_700_000_000_000,
+        ended_ms=None,
+        tags=(("round", "1"),),
+        code_hash=None,
+        record={"members": [codec.encode(machine)] * 8, "workload": {"command": "x" * 200}},
+    )
+
+
+def airyard_commits(folder: Path, events_each: int) -> Callable[[], None]:
+    """Return what makes one commit of the journal."""
+    journal = SqlJournal(folder / "journal.db")
+    seq = journal.open().last_seq
+
+    def commit() -> None:
+        nonlocal seq
+        events = [event_at(seq + 1 + number) for number in range(events_each)]
+        rows = tuple(row_at(seq, run_id) for run_id in {recorded.event.run_id for recorded in events})
+        journal.append(seq, 1, events, Changes(runs=rows))
+        seq += events_each
+
+    return commit
+
+
+def raw_commits(folder: Path, events_each: int) -> Callable[[], None]:
+    """Return what makes one commit of bare sqlite3."""
+    connection = sqlite3.connect(folder / "raw.db", isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("CREATE TABLE IF NOT EXISTS journal (seq INTEGER PRIMARY KEY, data TEXT)")
+    seq: int = connection.execute("SELECT coalesce(max(seq), 0) FROM journal").fetchone()[0]
+    data = json.dumps(codec.encode_event(event_at(1).event))
+
+    def commit() -> None:
+        nonlocal seq
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany(
+            "INSERT INTO journal VALUES (?, ?)", [(seq + 1 + number, data) for number in range(events_each)]
+        )
+        connection.execute("COMMIT")
+        seq += events_each
+
+    return commit
+
+
+def rate(commit: Callable[[], None]) -> float:
+    """Return commits per second over ``SECONDS``."""
+    count = 0
+    started = time.perf_counter()
+    while (spent := time.perf_counter() - started) < SECONDS:
+        commit()
+        count += 1
+    return count / spent
+
+
+def main() -> int:
+    """Print commits per second for 1 and 64 events a transaction, and the ratio to raw sqlite3."""
+    where = os.environ.get("AIRYARD_BENCH_DIR")
+    for events_each in (1, 64):
+        with tempfile.TemporaryDirectory(dir=where) as name:
+            ours, raw = airyard_commits(Path(name), events_each), raw_commits(Path(name), events_each)
+            pairs = [(rate(ours), rate(raw)) for _ in range(ROUNDS)]
+        pairs.sort(key=lambda pair: pair[0] / pair[1])
+        middle = pairs[len(pairs) // 2]
+        print(
+            f"{events_each:3} events a commit: journal {middle[0]:7.0f} commits/s ({middle[0] * events_each:7.0f} events/s), "
+            f"raw sqlite3 {middle[1]:7.0f} commits/s; ratio {middle[0] / middle[1]:.2f} "
+            f"(of {ROUNDS} rounds {pairs[0][0] / pairs[0][1]:.2f} to {pairs[-1][0] / pairs[-1][1]:.2f})"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

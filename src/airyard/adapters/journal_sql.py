@@ -1,0 +1,218 @@
+"""The journal in a SQL database: events and read tables change in one transaction.
+
+Owns: appending, fencing, snapshots, pruning. Must not know: what events mean, who reads the tables.
+
+The control loop's thread appends; a snapshot may come from another one. A lock of this process orders the
+two, so that neither polls for SQLite's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select
+from sqlalchemy.dialects.sqlite import insert as upsert
+
+from airyard.adapters.journal_rows import RUN_COLUMNS, event_of, event_row, run_values, stale_epoch, to_text
+from airyard.adapters.journal_schema import prepare
+from airyard.adapters.journal_tables import journal, nodes, run_tags, runs, snapshots
+from airyard.adapters.sqlite_engine import disk_errors, read_engine, write_engine
+from airyard.core.errors import InvariantBroken
+from airyard.core.events import Recorded
+from airyard.ports.journal import Changes, RunRow, Stored
+
+_PAGE_EVENTS = 1000
+_KEPT_SNAPSHOTS = 2
+
+
+class _Statements:
+    """The statements of the hot path, compiled once; their parameters are tuples in table order."""
+
+    def __init__(self, engine: Engine) -> None:
+        def text(statement: Any) -> str:
+            return str(statement.compile(dialect=engine.dialect))
+
+        changed = upsert(runs)
+        self.end = text(select(journal.c.seq, journal.c.epoch).order_by(journal.c.seq.desc()).limit(1))
+        self.add_event = text(insert(journal))
+        self.put_run = text(
+            changed.on_conflict_do_update(
+                index_elements=["run_id"],
+                set_={name: changed.excluded[name] for name in RUN_COLUMNS if name != "run_id"},
+            )
+        )
+        self.add_tag = text(insert(run_tags))
+        self.drop_tags = text(delete(run_tags).where(run_tags.c.run_id == bindparam("run")))
+        self.drop_run = text(delete(runs).where(runs.c.run_id == bindparam("run")))
+        self.drop_nodes = text(delete(nodes))
+        self.add_node = text(insert(nodes))
+
+
+class SqlJournal:
+    """A journal in one SQLite file (WAL, every commit durable)."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+        self._readers: Engine | None = None
+        self._writer: Connection | None = None
+        self._statements: _Statements | None = None
+        self._tagged: dict[int, tuple[tuple[str, str], ...]] = {}  # what the rows of live runs carry
+
+    def open(self) -> Stored:
+        """Create or migrate the file, and return the newest good snapshot and the journal's ends."""
+        self._path.touch(mode=0o600, exist_ok=True)
+        with disk_errors(self._path):
+            self._engine = write_engine(self._path)
+            prepare(self._path, self._engine)
+            self._readers = read_engine(self._path)
+            self._writer = self._engine.connect()
+            self._statements = _Statements(self._engine)
+            with self._readers.begin() as reader:
+                first = reader.execute(select(func.min(journal.c.seq))).scalar()
+                last = reader.exec_driver_sql(self._statements.end, (1, 0)).first()
+        good = list(self.snapshots())
+        seq, snapshot = good[-1] if good else (0, None)
+        last_seq, epoch = (last[0], last[1]) if last else (0, 0)
+        if seq > last_seq or (snapshot is None and (first or 1) != 1):
+            raise InvariantBroken(
+                f"the journal {self._path} holds events {first} to {last_seq}, its newest good snapshot is {seq}",
+                code="JOURNAL_GAP",
+            )
+        return Stored(
+            snapshot_seq=seq,
+            snapshot=snapshot,
+            last_seq=last_seq,
+            epoch=epoch,
+            oldest_seq=first or last_seq + 1,
+        )
+
+    def events_after(self, seq: int) -> Iterator[Recorded]:
+        """Yield the events after ``seq`` in order, page by page: no long read holds the log file back."""
+        columns = (journal.c.seq, journal.c.at_ms, journal.c.epoch, journal.c.kind, journal.c.data)
+        while True:
+            page = select(*columns).where(journal.c.seq > seq).order_by(journal.c.seq).limit(_PAGE_EVENTS)
+            with disk_errors(self._path), self._read().begin() as reader:
+                rows = reader.execute(page).all()
+            for row in rows:
+                yield event_of(*row)
+            if len(rows) < _PAGE_EVENTS:
+                return
+            seq = rows[-1][0]
+
+    def append(self, expected_seq: int, epoch: int, events: Sequence[Recorded], changes: Changes) -> None:
+        """Write events and read tables in one durable transaction."""
+        rows = [event_row(recorded) for recorded in events]
+        run_rows = [run_values(row) for row in changes.runs]
+        writer, sql = self._write()
+        with self._lock, disk_errors(self._path), writer.begin():
+            self._check_end(writer, sql, expected_seq, epoch)
+            if rows:
+                writer.exec_driver_sql(sql.add_event, rows)
+            if run_rows:
+                writer.exec_driver_sql(sql.put_run, run_rows)
+                self._put_tags(writer, sql, changes.runs)
+            if changes.removed_runs:
+                gone = [(run_id,) for run_id in changes.removed_runs]
+                writer.exec_driver_sql(sql.drop_tags, gone)
+                writer.exec_driver_sql(sql.drop_run, gone)
+            if changes.nodes is not None:
+                writer.exec_driver_sql(sql.drop_nodes)
+                if changes.nodes:
+                    writer.exec_driver_sql(
+                        sql.add_node, [(name, to_text(node)) for name, node in changes.nodes.items()]
+                    )
+        for row in changes.runs:
+            self._tagged[row.run_id] = row.tags
+            if row.ended_ms is not None:
+                self._tagged.pop(row.run_id)
+        for run_id in changes.removed_runs:
+            self._tagged.pop(run_id, None)
+
+    def _check_end(self, writer: Connection, sql: _Statements, expected_seq: int, epoch: int) -> None:
+        last = writer.exec_driver_sql(sql.end, (1, 0)).first()
+        last_seq, last_epoch = (last[0], last[1]) if last else (0, 0)
+        if last_seq != expected_seq or last_epoch > epoch:
+            raise stale_epoch(
+                f"The journal {self._path}",
+                last_seq=last_seq,
+                last_epoch=last_epoch,
+                expected_seq=expected_seq,
+                epoch=epoch,
+            )
+
+    def _put_tags(self, writer: Connection, sql: _Statements, changed: Sequence[RunRow]) -> None:
+        """Replace tags only where they differ: they almost never do, and runs change often."""
+        differing = {row.run_id: row for row in changed if self._tagged.get(row.run_id) != row.tags}
+        if not differing:
+            return
+        writer.exec_driver_sql(sql.drop_tags, [(run_id,) for run_id in differing])
+        tags = [(row.run_id, key, value) for row in differing.values() for key, value in row.tags]
+        if tags:
+            writer.exec_driver_sql(sql.add_tag, tags)
+
+    def save_snapshot(self, seq: int, snapshot: Mapping[str, Any]) -> None:
+        """Keep a snapshot and drop all but the two newest; encoded before the lock is taken."""
+        data = zlib.compress(to_text(snapshot).encode(), 1)
+        row = {"seq": seq, "sha256": hashlib.sha256(data).hexdigest(), "data": data}
+        writer, _ = self._write()
+        with self._lock, disk_errors(self._path), writer.begin():
+            writer.execute(delete(snapshots).where(snapshots.c.seq == seq))
+            writer.execute(insert(snapshots), row)
+            kept = select(snapshots.c.seq).order_by(snapshots.c.seq.desc()).limit(_KEPT_SNAPSHOTS)
+            writer.execute(delete(snapshots).where(snapshots.c.seq.not_in(kept.scalar_subquery())))
+
+    def snapshots(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yield every snapshot whose checksum holds, oldest first."""
+        with disk_errors(self._path), self._read().begin() as reader:
+            rows = reader.execute(select(snapshots).order_by(snapshots.c.seq)).all()
+        for row in rows:
+            if hashlib.sha256(row.data).hexdigest() == row.sha256:
+                yield row.seq, json.loads(zlib.decompress(row.data))
+
+    def prune(self, before_ms: int) -> int:
+        """Drop events older than ``before_ms`` behind the older of two snapshots.
+
+        Only from the start of the journal: what stays has no hole.
+        """
+        writer, _ = self._write()
+        with self._lock, disk_errors(self._path), writer.begin():
+            kept = writer.execute(select(snapshots.c.seq).order_by(snapshots.c.seq)).scalars().all()
+            if len(kept) < _KEPT_SNAPSHOTS:
+                return 0
+            young = select(func.min(journal.c.seq)).where(journal.c.at_ms >= before_ms)
+            first_young = writer.execute(young).scalar()
+            end = kept[0] if first_young is None else min(kept[0], first_young - 1)
+            return writer.execute(delete(journal).where(journal.c.seq <= end)).rowcount
+
+    def size_bytes(self) -> int:
+        """Return the bytes of the file, its log and its shared memory."""
+        files = (self._path.with_name(self._path.name + suffix) for suffix in ("", "-wal", "-shm"))
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    def close(self) -> None:
+        """Release the files; harmless when closed already."""
+        with self._lock:
+            if self._writer is not None:
+                self._writer.close()
+            for engine in (self._readers, self._engine):
+                if engine is not None:
+                    engine.dispose()
+            self._writer = self._readers = self._engine = None
+
+    def _read(self) -> Engine:
+        if self._readers is None:
+            raise InvariantBroken("the journal is not open")
+        return self._readers
+
+    def _write(self) -> tuple[Connection, _Statements]:
+        if self._writer is None or self._statements is None:
+            raise InvariantBroken("the journal is not open")
+        return self._writer, self._statements
