@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 _FRAME = struct.Struct(">II")
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _SERVER_ERRORS_UNTIL_REFUSED = 8
+_REFUSED_BYTES = 64 * 1024 * 1024
+_DRAINING_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +48,12 @@ class SpooledWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """What waits to be replayed, and how many writes MLflow refused since the start."""
+    """What waits to be replayed and why, and how many writes MLflow refused since the start."""
 
     writes: int
     bytes: int
     refused: int
+    reason: str = ""
 
 
 class WriteSpool:
@@ -61,10 +64,13 @@ class WriteSpool:
         self._limit_bytes = limit_bytes
         self._refused_path = folder / "writes.refused"
         self._lock = threading.Lock()
+        self._sync_lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
         self._file = os.open(folder / "writes.spool", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._mark = os.open(folder / "writes.replayed", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._refused = 0
+        self._refused = self._appended = self._synced = 0
+        self._reason = ""
+        self._dropped_s = -_DRAINING_S
         self._start = self._read_mark()
         self._end, self._writes = self._recover()
 
@@ -77,12 +83,22 @@ class WriteSpool:
     def backlog(self) -> Backlog:
         """Count what waits."""
         with self._lock:
-            return Backlog(writes=self._writes, bytes=self._end - self._start, refused=self._refused)
+            size = self._end - self._start
+            return Backlog(writes=self._writes, bytes=size, refused=self._refused, reason=self._reason)
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits; never blocks behind a write to disk."""
         return self._writes == 0
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether something waits and MLflow took a write a moment ago: senders then wait for their turn."""
+        return self._writes > 0 and time.monotonic() - self._dropped_s < _DRAINING_S
+
+    def note_failure(self, reason: str) -> None:
+        """Keep why the oldest write still waits, for ``backlog``."""
+        self._reason = reason
 
     def append(self, write: SpooledWrite) -> None:
         """Keep a write behind all earlier ones; durable on return.
@@ -101,16 +117,28 @@ class WriteSpool:
                 )
             try:
                 written = os.pwrite(self._file, record, self._end)
-                os.fdatasync(self._file)
             except OSError as error:
-                raise Unavailable(
-                    f"the tracking spool cannot be written: {error}", code="TRACKING_SPOOL"
-                ) from error
+                raise _not_written(error) from error
             if written != len(record):
-                raise Unavailable("the disk of the tracking spool is full", code="TRACKING_SPOOL")
+                raise _not_written("the disk is full")
             self._end += len(record)
             self._writes += 1
+            self._appended += 1
+            mine = self._appended
             self._arrived.notify_all()
+        self._sync(mine)
+
+    def _sync(self, mine: int) -> None:
+        """Make the first ``mine`` writes durable; one that waited here may be covered by another's sync."""
+        with self._sync_lock:
+            if self._synced >= mine:
+                return
+            reached = self._appended
+            try:
+                os.fdatasync(self._file)
+            except OSError as error:
+                raise _not_written(error) from error
+            self._synced = reached
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until something is to be replayed; returns whether it is."""
@@ -130,6 +158,7 @@ class WriteSpool:
             if read is None:
                 return
             self._start, self._writes = read[1], self._writes - 1
+            self._dropped_s, self._reason = time.monotonic(), ""
             if self._start >= self._end:
                 os.ftruncate(self._file, 0)
                 os.fdatasync(self._file)
@@ -148,7 +177,8 @@ class WriteSpool:
             "body": write.body.decode("utf-8", "replace"),
         }
         with self._refused_path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            if file.tell() < _REFUSED_BYTES:
+                file.write(json.dumps(line) + "\n")
         with self._lock:
             self._refused += 1
         self.drop_oldest()
@@ -188,6 +218,10 @@ class WriteSpool:
 
     def _write_mark(self) -> None:
         os.pwrite(self._mark, f"{self._start:<20d}\n".encode(), 0)
+
+
+def _not_written(why: object) -> Unavailable:
+    return Unavailable(f"the tracking spool cannot be written: {why}", code="TRACKING_SPOOL")
 
 
 class SpoolReplayer:
@@ -240,6 +274,7 @@ class SpoolReplayer:
                     self._refuse(write, reason)
                     failures = server_errors = 0
                 else:
+                    self._spool.note_failure(reason)
                     self._poked.wait(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
                     self._poked.clear()
                     failures += 1

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
+import anyio
 import anyio.to_thread
 import httpx
 from fastapi import APIRouter
@@ -46,6 +47,10 @@ PREFIX = "/mlflow"
 _METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 _BODY_BYTES = 8 * 1024 * 1024
 _KNOWN_RUNS = 10_000
+_TURN_S = 1.0
+_TURN_STEP_S = 0.02
+_REMEMBERED_RUNS = 500
+_REMEMBERED_BYTES = 256 * 1024
 _AWAY_STATUSES = frozenset({502, 503, 504})
 _TIMEOUT = httpx.Timeout(120.0, connect=5.0, pool=30.0)
 _HOP_BY_HOP = frozenset(
@@ -85,6 +90,7 @@ _MLFLOW_CODES = {
 }
 
 Principal = TypeVar("Principal")
+Value = TypeVar("Value")
 
 
 class MlflowProxy(Generic[Principal]):
@@ -107,8 +113,10 @@ class MlflowProxy(Generic[Principal]):
         self._scope_of = scope_of
         self._spool = spool
         self._client = upstream.async_client()
+        self._spooling = anyio.CapacityLimiter(8)
         self._base = httpx.URL(upstream.base_url)
         self._known_runs: OrderedDict[str, RunFacts] = OrderedDict()
+        self._answers: OrderedDict[str, bytes] = OrderedDict()
 
     async def aclose(self) -> None:
         """Close the connections to MLflow."""
@@ -137,6 +145,8 @@ class MlflowProxy(Generic[Principal]):
                 body = with_maker(body or b"", scope.key)
         if purpose.spooled:
             return await self._write(request, path, body or b"")
+        if purpose.effect is Effect.READ and path.endswith("api/2.0/mlflow/runs/get"):
+            return await self._read_run(request, scope)
         try:
             return await self._forward(request, body)
         except httpx.TransportError as error:
@@ -209,9 +219,7 @@ class MlflowProxy(Generic[Principal]):
         run = answer.json()["run"]
         tags = {tag["key"]: tag["value"] for tag in run.get("data", {}).get("tags", ())}
         facts = RunFacts(experiment_id=str(run["info"]["experiment_id"]), created_by=tags.get(CREATED_BY_TAG))
-        self._known_runs[run_id] = facts
-        if len(self._known_runs) > _KNOWN_RUNS:
-            self._known_runs.popitem(last=False)
+        _remember(self._known_runs, run_id, facts, _KNOWN_RUNS)
         return facts
 
     async def _write(self, request: Request, path: str, body: bytes) -> Response:
@@ -223,13 +231,45 @@ class MlflowProxy(Generic[Principal]):
                 _log.info("spooling writes to runs: %s", unreachable(self._upstream, error).message)
             else:
                 if answer.status_code not in _AWAY_STATUSES:
-                    headers = dict(
-                        _returned(answer.headers.multi_items(), drop={"content-encoding", "content-length"})
-                    )
-                    return Response(answer.content, answer.status_code, headers=headers)
+                    return _whole(answer)
         write = SpooledWrite(path="/" + path, body=body, at_ms=time.time_ns() // 1_000_000)
-        await anyio.to_thread.run_sync(self._spool.append, write)
+        await anyio.to_thread.run_sync(self._spool.append, write, limiter=self._spooling)
+        waited_s = 0.0
+        while self._spool.is_draining and waited_s < _TURN_S:  # or many senders would outrun the replay
+            await anyio.sleep(_TURN_STEP_S)
+            waited_s += _TURN_STEP_S
         return JSONResponse(_kept(path, body), headers={"X-Airyard-Tracking": "spooled"})
+
+    async def _read_run(self, request: Request, scope: AttemptScope | None) -> Response:
+        """Forward a ``runs/get``; while MLflow is away, answer with what it said last.
+
+        MLflow's client asks this at the start and at the end of a run and would end the user's program without it.
+        An attempt's own run that nobody has read yet is answered with what its token says.
+        """
+        run_id = request.query_params.get("run_id") or request.query_params.get("run_uuid") or ""
+        try:
+            answer = await self._client.send(self._request_upstream(request, None))
+            if answer.status_code not in _AWAY_STATUSES:
+                if answer.status_code == 200 and len(answer.content) <= _REMEMBERED_BYTES:
+                    _remember(self._answers, run_id, answer.content, _REMEMBERED_RUNS)
+                return _whole(answer)
+            reason = unreachable(self._upstream, AiryardError(f"HTTP status {answer.status_code}"))
+        except httpx.TransportError as error:
+            reason = unreachable(self._upstream, error)
+        known = self._answers.get(run_id)
+        if known is None and scope is not None and run_id == scope.run_id:
+            info = {
+                "run_id": run_id,
+                "run_uuid": run_id,
+                "experiment_id": scope.experiment_id,
+                "status": "RUNNING",
+                "lifecycle_stage": "active",
+            }
+            known = json.dumps({"run": {"info": info, "data": {}}}).encode()
+        if known is None:
+            raise reason
+        headers = {"Content-Type": "application/json", "X-Airyard-Tracking": "remembered"}
+        return Response(known, headers=headers)
 
     def _request_upstream(self, request: Request, body: bytes | None) -> httpx.Request:
         raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
@@ -278,6 +318,19 @@ def router(proxy: MlflowProxy[Any]) -> APIRouter:
     routes.add_route(PREFIX, to_slash, methods=["GET", "HEAD"])
     routes.add_route(PREFIX + "/{path:path}", proxy.handle, methods=_METHODS)
     return routes
+
+
+def _remember(table: OrderedDict[str, Value], key: str, value: Value, limit: int) -> None:
+    table[key] = value
+    table.move_to_end(key)
+    if len(table) > limit:
+        table.popitem(last=False)
+
+
+def _whole(answer: httpx.Response) -> Response:
+    """Return an answer that was read whole, and so is decoded."""
+    headers = dict(_returned(answer.headers.multi_items(), drop={"content-encoding", "content-length"}))
+    return Response(answer.content, answer.status_code, headers=headers)
 
 
 def _forwarded(headers: Iterable[tuple[str, str]], dropped: set[str]) -> list[tuple[str, str]]:

@@ -47,6 +47,7 @@ class Gate:
 class Yard:
     """The parts a test works with."""
 
+    folder: Path
     mlflow: EmbeddedMlflow
     tracker: MlflowTracker
     spool: WriteSpool
@@ -107,7 +108,10 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
     app = FastAPI(lifespan=lifespan)
     app.include_router(router(proxy))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
-    listener = socket.create_server(("127.0.0.1", 0))
+    # Naming the protocol matters: asyncio sets TCP_NODELAY only on sockets that carry its number.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     mlflow.start()
     replayer.start()
@@ -115,7 +119,9 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
     tracker = MlflowTracker(mlflow.endpoint, supervised_state=mlflow.state)
     try:
         _wait_until(lambda: server.started and mlflow.state().kind is TrackerKind.UP)
-        yield Yard(mlflow, tracker, spool, gate, f"http://127.0.0.1:{listener.getsockname()[1]}")
+        yield Yard(
+            folder / "mlflow", mlflow, tracker, spool, gate, f"http://127.0.0.1:{listener.getsockname()[1]}"
+        )
     finally:
         server.should_exit = True
         thread.join(10)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -118,6 +121,19 @@ def test_mlflows_client_with_an_attempts_token(yard, tmp_path: Path) -> None:
         assert client.post("/api/2.0/mlflow/experiments/delete", json=body).status_code == 403
 
 
+@contextmanager
+def outage(yard, wait_until) -> Iterator[None]:
+    """Kill MLflow and hold its folder's lock, so that the supervisor's restarts cannot succeed."""
+    lock = os.open(yard.folder / "mlflow.lock", os.O_RDWR)
+    try:
+        os.kill(yard.mlflow.pid, signal.SIGKILL)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wait_until(lambda: yard.mlflow.state().kind is not TrackerKind.UP)
+        yield
+    finally:
+        os.close(lock)
+
+
 def test_writes_during_an_outage_are_kept_and_replayed_in_order(yard, wait_until) -> None:
     scope = yard.open("30.0", "outage")
     client = subprocess.Popen(
@@ -127,19 +143,18 @@ def test_writes_during_an_outage_are_kept_and_replayed_in_order(yard, wait_until
     try:
         assert client.stdout is not None
         assert client.stdout.readline() == "ready\n"
-        os.kill(yard.mlflow.pid, signal.SIGKILL)
-        wait_until(lambda: yard.mlflow.state().kind is not TrackerKind.UP)
-        output, _ = client.communicate("go\n", timeout=60)
-        assert client.returncode == 0
-        assert output.endswith("done\n")
-        assert yard.spool.backlog().writes >= 12
-        with yard.client("30.0") as direct:
-            away = direct.get("/api/2.0/mlflow/runs/get", params={"run_id": scope.run_id})
-            assert away.status_code == 503
-            assert int(away.headers["retry-after"]) >= 1
-            body = {"run_id": scope.run_id, "key": "bad//name", "value": "1"}
-            refused_later = direct.post("/api/2.0/mlflow/runs/set-tag", json=body)
-            assert refused_later.headers["x-airyard-tracking"] == "spooled"
+        with outage(yard, wait_until):
+            output, _ = client.communicate("go\n", timeout=100)
+            assert client.returncode == 0
+            assert output.endswith("done\n")
+            assert yard.spool.backlog().writes >= 12
+            with yard.client("30.0") as direct:
+                body = {"run_id": scope.run_id, "key": "bad//name", "value": "1"}
+                refused_later = direct.post("/api/2.0/mlflow/runs/set-tag", json=body)
+                assert refused_later.headers["x-airyard-tracking"] == "spooled"
+                away = direct.post("/api/2.0/mlflow/runs/search", json={"experiment_ids": ["0"]})
+                assert away.status_code == 503
+                assert int(away.headers["retry-after"]) >= 1
     finally:
         client.kill()
         client.wait()
@@ -153,3 +168,15 @@ def test_writes_during_an_outage_are_kept_and_replayed_in_order(yard, wait_until
     assert run["info"]["status"] == "FINISHED"
     assert run["data"]["params"] == [{"key": "late", "value": "yes"}]
     assert yard.spool.backlog().refused == 1
+
+
+def test_user_code_that_meets_an_absent_mlflow_from_start_to_end_succeeds(yard, wait_until) -> None:
+    scope = yard.open("31.0", "outage")
+    with outage(yard, wait_until):
+        ran = subprocess.run(
+            [sys.executable, "-c", OUTAGE_CLIENT],
+            input="go\n", env=yard.environment("31.0"), capture_output=True, text=True, timeout=100, check=False,
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+    wait_until(lambda: yard.mlflow.state().kind is TrackerKind.UP and yard.spool.is_empty)
+    assert len(yard.tracker.metric_history(str(scope.run_id), "loss")) == 6

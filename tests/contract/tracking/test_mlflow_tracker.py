@@ -122,16 +122,14 @@ def test_the_worker_carries_an_attempt_from_open_to_finish(yard) -> None:
 
 
 def test_files_of_the_embedded_server_are_private(yard) -> None:
-    folder = Path(yard.mlflow.endpoint.name.removesuffix(" (embedded)")).parent
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
+    assert yard.folder.stat().st_mode & 0o777 == 0o700
+    assert all(path.stat().st_mode & 0o077 == 0 for path in yard.folder.iterdir())
 
 
 def test_a_second_server_on_the_folder_is_refused(yard, tmp_path: Path) -> None:
     from airyard.adapters.mlflow_server import EmbeddedMlflow
 
-    folder = Path(yard.mlflow.endpoint.name.removesuffix(" (embedded)")).parent
-    second = EmbeddedMlflow(folder, tmp_path / "second.log")
+    second = EmbeddedMlflow(yard.folder, tmp_path / "second.log")
     second.start()
     try:
         from time import monotonic, sleep
