@@ -1,0 +1,146 @@
+"""Gives each attempt its own writable view of a shared environment.
+
+Owns: the overlay mount in a private mount namespace, the tree of hard links where mounting is not allowed.
+Must not know: how the environment was built, what runs in it.
+
+The environment is relocatable, so its interpreter and scripts work from the view's path, and the shared tree is on
+nobody's PATH. Installing and removing packages replaces files, so it never reaches the shared tree through either
+kind of view. *Editing a file in place* does through hard links (``kind == "hardlinks"``), not through an overlay.
+
+The module runs as a script too (``python -I -S environment_view.py LOWER FOLDER``), to try the mount in a process
+of its own; therefore it imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+_CLONE_NEWNS = 0x20000
+_MS_REC = 0x4000
+_MS_SLAVE = 1 << 19
+# Loaded before any fork: loading in a forked child could wait for a lock that nobody holds any more.
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Where an attempt finds its environment."""
+
+    kind: str
+    """``overlay``, ``hardlinks``, or ``copy`` when the store lies on another file system."""
+    path: Path
+    before_exec: Callable[[], None]
+    """To be called in the forked child, before it changes its user and execs. Raises: OSError."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the process must have beside ``bin`` at the front of its PATH."""
+        return {"VIRTUAL_ENV": str(self.path)}
+
+    @property
+    def bin(self) -> Path:
+        """The folder for the front of the PATH."""
+        return self.path / "bin"
+
+
+def prepare_view(env_path: Path, attempt_folder: Path) -> View:
+    """Make ``<attempt_folder>/env`` a view of ``env_path``; the attempt's folder is removed with the attempt.
+
+    Raises: OSError (disk full). Cost: a short process for an overlay; else one link a file (0.9 s for 18,700).
+    """
+    view = attempt_folder / "env"
+    view.mkdir(parents=True)
+    lower = env_path.resolve()
+    if _overlay_works(lower, attempt_folder):
+        layers = _layers(attempt_folder)
+        return View(kind="overlay", path=view, before_exec=lambda: _mount_overlay(os.fspath(lower), *layers))
+    view.rmdir()
+    kind = _link_tree(lower, view)
+    return View(kind=kind, path=view, before_exec=lambda: None)
+
+
+def _layers(attempt_folder: Path) -> tuple[str, str, str]:
+    """Return the upper, work and mount folders, and make them."""
+    folders = (attempt_folder / ".env-upper", attempt_folder / ".env-work", attempt_folder / "env")
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+    upper, work, view = map(os.fspath, folders)
+    return upper, work, view
+
+
+def _overlay_works(lower: Path, attempt_folder: Path) -> bool:
+    if os.geteuid() != 0:
+        return False
+    command: list[str | Path] = [sys.executable, "-I", "-S", __file__, lower, attempt_folder]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def _mount_overlay(lower: str, upper: str, work: str, view: str) -> None:
+    """Give the calling process its own mounts and put the overlay on ``view``.
+
+    Slave, not private: what the machine mounts later (volumes) appears inside, nothing from inside goes out.
+    """
+    _check(_LIBC.unshare(_CLONE_NEWNS), "unshare")
+    _check(_LIBC.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None), "/")
+    options = f"lowerdir={_escaped(lower)},upperdir={_escaped(upper)},workdir={_escaped(work)}"
+    _check(
+        _LIBC.mount(b"overlay", os.fsencode(view), b"overlay", ctypes.c_ulong(0), os.fsencode(options)), view
+    )
+
+
+def _escaped(path: str) -> str:
+    for special in ("\\", ",", ":"):
+        path = path.replace(special, "\\" + special)
+    return path
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
+
+
+def _link_tree(source: Path, target: Path) -> str:
+    """Mirror a tree by hard links, or by copies from another file system; return which."""
+    try:
+        shutil.copytree(source, target, symlinks=True, copy_function=_link)
+    except (shutil.Error, OSError) as error:
+        if not _crosses_file_systems(error):
+            raise
+        shutil.rmtree(target)
+        shutil.copytree(source, target, symlinks=True)
+        return "copy"
+    # Small, and edited in place by some tools.
+    for path in (target / "pyvenv.cfg", *(target / "bin").iterdir()):
+        if path.is_file() and not path.is_symlink():
+            _unshare(path)
+    return "hardlinks"
+
+
+def _link(source: str, target: str) -> str:
+    os.link(source, target, follow_symlinks=False)
+    return target
+
+
+def _unshare(path: Path) -> None:
+    scratch = path.with_name(path.name + ".own")
+    shutil.copy2(path, scratch)
+    scratch.replace(path)
+
+
+def _crosses_file_systems(error: OSError) -> bool:
+    if isinstance(error, shutil.Error):
+        return any(f"[Errno {errno.EXDEV}]" in str(reason) for _, _, reason in error.args[0])
+    return error.errno == errno.EXDEV
+
+
+if __name__ == "__main__":
+    _mount_overlay(sys.argv[1], *_layers(Path(sys.argv[2])))
