@@ -83,6 +83,8 @@ class ControlLoop:
 
     def _put(self, item: Command | Callable[[Control], Any]) -> Future[Any]:
         future: Future[Any] = Future()
+        # From here on it cannot be cancelled: a client that leaves must not make settling it fail.
+        future.set_running_or_notify_cancel()
         try:
             if self._stopping:
                 raise queue.Full

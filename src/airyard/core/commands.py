@@ -31,6 +31,7 @@ class SubmitRun:
     workload: Workload
     idempotency_key: str
     tracking_off: bool = False
+    source_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -254,7 +254,7 @@ class Run:
 
     ``not_before_ms`` holds a retry back. ``recent_faults_ms`` are the times of retries that cost the user nothing,
     kept for a day, because those are bounded too. ``version`` is the journal's number of the last event that
-    touched it.
+    touched it. ``source_hash`` names the stored workload file (SHA-256, hex); empty when none was sent.
     """
 
     run_id: int
@@ -282,6 +282,7 @@ class Run:
     outcome: Outcome | None = None
     cause: Cause | None = None
     failure: Failure | None = None
+    source_hash: str = ""
     version: int = 0
 
     @property

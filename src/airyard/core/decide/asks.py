@@ -81,6 +81,7 @@ def _new_run(run_id: int, command: SubmitRun, spec_hash: str, now_ms: int) -> Ru
         state=RunState.QUEUED,
         submitted_ms=now_ms,
         queued_ms=now_ms,
+        source_hash=command.source_hash,
     )
 
 
