@@ -111,7 +111,7 @@ def _version(value: object, name: str, add: Add) -> str | None:
 
 
 def _expand_requirement(text: str, into: Expansion, add: Add) -> None:
-    if text.startswith(("/", "$")) or text.endswith(".whl"):
+    if text.startswith(("/", "$")) or (text.endswith(".whl") and " @ " not in text):
         if text.startswith(("/", "$", "https:", "http:", "file:")) and text.endswith(".whl"):
             into.entries.append(text)
         elif text.startswith(("/", "$")):

@@ -135,7 +135,11 @@ Branch = _text(
     r"[A-Za-z0-9_.][A-Za-z0-9._/-]*", "a branch name: letters, digits, '.', '/', '-' and '_'", "text"
 )
 Commit = _text(r"[A-Za-z0-9][A-Za-z0-9._/~^-]*", "a commit", "text: a commit that exists locally")
-PermissionLevel = _text(r"[A-Z][A-Z_]*", "a level such as CAN_VIEW or CAN_MANAGE", "text: CAN_VIEW, CAN_MANAGE_RUN, CAN_MANAGE or IS_OWNER")  # fmt: skip # noqa: E501
+PermissionLevel = _text(
+    r"[A-Z][A-Z_]*",
+    "a level such as CAN_VIEW or CAN_MANAGE",
+    "text: CAN_VIEW, CAN_MANAGE_RUN, CAN_MANAGE or IS_OWNER",
+)
 PolicyId = _text(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}", "a UUID", "text: a UUID")
 VolumePath = _text(r"/Volumes/.+", "a path that begins with /Volumes/", "text: a path below /Volumes/")
 NotBlank = Annotated[str, AfterValidator(not_blank), WithJsonSchema({"type": "string", "minLength": 1})]

@@ -95,7 +95,7 @@ def load_text(
     document, found = apply_overrides(document, overrides)
     problems += found
     _text_from_raw(document)
-    report = Report(positions=document.positions, file=file, problems=problems)
+    report = Report(positions=document.positions, raw=document.raw, file=file, problems=problems)
     data = document.data
     model = validate(data, report)
     check_rules(data, report)
@@ -141,8 +141,18 @@ def _text_from_raw(document: Document) -> None:
 
 
 def _in_order(problems: list[Problem], file: str) -> list[Problem]:
-    """Order by place, the main file first; the same complaint about the same path once."""
-    unique = {(problem.path, problem.code, problem.message): problem for problem in reversed(problems)}
+    """Order by place, the main file first; the same complaint once, and a misspelled field is not missing."""
+    misspelled = {
+        f"{parent}{dot}{problem.near_miss}"
+        for problem in problems
+        if problem.code is ProblemCode.UNKNOWN_FIELD
+        for parent, dot, _ in [problem.path.rpartition(".")]
+    }
+    unique = {
+        (problem.path, problem.code, problem.message): problem
+        for problem in reversed(problems)
+        if not (problem.code is ProblemCode.MISSING_FIELD and problem.path in misspelled)
+    }
     return sorted(
         unique.values(),
         key=lambda problem: (

@@ -118,6 +118,8 @@ class Report:
 
     positions: Mapping[FieldPath, Position]
     file: str
+    raw: Mapping[FieldPath, str] = field(default_factory=dict)
+    """Scalars as they were written."""
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
 

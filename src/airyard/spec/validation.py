@@ -60,7 +60,7 @@ def _report(item: ErrorDetails, report: Report) -> None:
         block = _block_name(path[:-1])
         report.add(ProblemCode.MISSING_FIELD, path, f"is required{block}")
     elif kind in _EXPECTED:
-        message = f"expected {_EXPECTED[kind]}, got {describe(value)}{_hint(kind, value)}"
+        message = f"expected {_EXPECTED[kind]}, got {describe(value)}{_hint(kind, value, report.raw.get(path))}"
         report.add(ProblemCode.WRONG_TYPE, path, message)
     elif kind in _LIMITS:
         limit = _LIMITS[kind].format_map(item.get("ctx", {}))
@@ -102,11 +102,10 @@ def describe(value: Any) -> str:
     return "a list" if isinstance(value, list) else "a map" if isinstance(value, dict) else quoted(value)
 
 
-def _hint(kind: str, value: Any) -> str:
+def _hint(kind: str, value: Any, written: str | None) -> str:
     """Name the repair where one is certain."""
     if kind == "string_type" and isinstance(value, bool | int | float):
-        written = str(value).lower() if isinstance(value, bool) else value
-        return f'; put it in quotes: "{written}"'
+        return f'; put it in quotes: "{value if written is None else written}"'
     if kind in ("int_type", "float_type") and isinstance(value, str) and value.strip().isdecimal():
         return "; leave the quotes off"
     return ""
