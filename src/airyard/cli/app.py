@@ -7,15 +7,13 @@ Must not know: any verb.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
-from typing import Any, TypeVar
+from functools import cached_property, wraps
+from typing import Any
 
 import click
 
 from airyard.cli.console import Console
 from airyard.sdk.client import Client
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class App:
@@ -105,9 +103,14 @@ class VerbGroup(click.Group):
         self.params += common_options()
 
 
-def pass_app(function: F) -> F:
+def pass_app(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a function the App as its first argument."""
-    return click.make_pass_decorator(App, ensure=True)(function)  # type: ignore[return-value]  # as click types it
+
+    @wraps(function)
+    def with_app(*args: Any, **kwargs: Any) -> Any:
+        return function(click.get_current_context().ensure_object(App), *args, **kwargs)
+
+    return with_app
 
 
 def verb(name: str, **settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
@@ -115,8 +118,8 @@ def verb(name: str, **settings: Any) -> Callable[[Callable[..., Any]], click.Com
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         settings.setdefault("cls", Verb)
-        command: click.Command = click.command(name, **settings)(pass_app(function))
-        return command
+        make: Callable[[Callable[..., Any]], click.Command] = click.command(name, **settings)
+        return make(pass_app(function))
 
     return decorate
 

@@ -110,9 +110,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     sys.exit(run(arguments))
 
 
-def run(arguments: list[str]) -> int:
+def run(arguments: list[str], app: App | None = None) -> int:
     """Run the command line and return its exit code; everything is printed already."""
-    app = App()
+    app = app or App()
     try:
         returned = root.main(args=arguments, prog_name="airyard", standalone_mode=False, obj=app)
         sys.stdout.flush()
