@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-Callback = Callable[[], None]
+Callback = Callable[[], object]
 
 
 class ChangeFeed:

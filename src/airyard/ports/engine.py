@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from airyard.core.actions import ForgetMember, KillMember, StartMember
+from airyard.core.actions import ForgetMember, KillMember, ShipLogs, StartMember
 from airyard.core.commands import MachineAway, MachineSeen, MemberGone
 from airyard.core.ids import MemberKey
 
@@ -62,6 +62,13 @@ class Engine(Protocol):
 
     def kill(self, action: KillMember) -> None:
         """Have a member's tree and runner killed; MemberGone follows."""
+        ...
+
+    def ship(self, action: ShipLogs, token: str) -> None:
+        """Have what a dead runner left of its log sent to the server and closed with LOGS_CLOSED.
+
+        Nothing happens while the runner lives. Idempotent; what cannot be read stays a gap.
+        """
         ...
 
     def forget(self, action: ForgetMember) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from airyard.core.actions import Action, CloseTracking, OpenTracking
 from airyard.core.decide.gang import owes_tracking
-from airyard.core.run import TrackingState
 from airyard.core.state import ClusterState
 
 
@@ -16,7 +15,8 @@ def outstanding(state: ClusterState) -> list[Action]:
     actions: list[Action] = []
     for run in state.runs.values():
         for attempt in run.attempts:
-            if attempt.live and attempt.tracking.state in (TrackingState.PENDING, TrackingState.DEFERRED):
+            if attempt.live and owes_tracking(attempt):
+                # An open one too: opening is idempotent, and a new server's tracker has to learn its id.
                 actions.append(OpenTracking(run_id=run.run_id, attempt=attempt.number))
             elif not attempt.live and attempt.logs_closed and owes_tracking(attempt):
                 actions.append(CloseTracking(run_id=run.run_id, attempt=attempt.number))

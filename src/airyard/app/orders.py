@@ -1,0 +1,155 @@
+"""What a member is told to do, derived from the records: asking again gives the same orders.
+
+Owns: the bodies of PREPARE, PORT, GO and STOP. Must not know: HTTP, or where secrets lie (a function is given).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airyard.core.cluster import Node
+from airyard.core.decide.placing import grace_of
+from airyard.core.errors import AiryardError
+from airyard.core.run import Attempt, Member, Order, Run, StopReason, TrackingState
+
+PREPARE_NUMBER = 1
+ENVIRONMENT_TIMEOUT_S = 1800
+SecretLookup = Callable[[str, str, str], tuple[str, bool]]
+"""(owner, scope, key) -> (value, whether it is masked). Raises: NotFound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseEnvironment:
+    """One base of the yard's configuration."""
+
+    python: str
+    packages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderDesk:
+    """Writes orders. ``tracking_uri`` is where user code reaches MLflow; ``bases`` are by version."""
+
+    bases: Mapping[str, BaseEnvironment]
+    secret: SecretLookup
+    tracking_uri: str
+
+    def orders(
+        self, run: Run, attempt: Attempt, member: Member, node: Node | None, after: int
+    ) -> list[dict[str, Any]]:
+        """Return the member's orders with numbers above ``after``, in order."""
+        out: list[dict[str, Any]] = []
+        if after < PREPARE_NUMBER:
+            out.append(self._prepare(run, attempt, member, node))
+        for order in attempt.orders:
+            if order.number > after:
+                out.append(self._order(run, attempt, order))
+        return out
+
+    def _order(self, run: Run, attempt: Attempt, order: Order) -> dict[str, Any]:
+        body: dict[str, Any] = {"number": order.number, "kind": order.kind, **dict(order.data)}
+        if order.kind == "GO":
+            body.update(self._tracking(attempt))
+        elif order.kind == "STOP":
+            told = body["reason"] != StopReason.MEMBER_FAILED.value
+            body["signal"] = run.workload.preemption.signal if told else "SIGTERM"
+        return body
+
+    def _tracking(self, attempt: Attempt) -> dict[str, Any]:
+        tracking = attempt.tracking
+        if tracking.state in (TrackingState.OFF, TrackingState.CLOSED):
+            return {"tracking": None, "tracking_deferred": False}
+        opened = {
+            "uri": self.tracking_uri,
+            "run_id": tracking.run_id or None,
+            "experiment_id": tracking.experiment_id or None,
+        }
+        return {"tracking": opened, "tracking_deferred": tracking.state is TrackingState.DEFERRED}
+
+    def _prepare(self, run: Run, attempt: Attempt, member: Member, node: Node | None) -> dict[str, Any]:
+        workload = run.workload
+        compute = workload.compute
+        simulated = node.simulated if node else run.simulated
+        secrets, masked, problem = self._secrets(run, member)
+        environment, unknown = self._environment(run)
+        return {
+            "number": PREPARE_NUMBER,
+            "kind": "PREPARE",
+            "run_id": run.run_id,
+            "attempt": attempt.number,
+            "member": member.index,
+            "members": len(attempt.members),
+            "command": workload.command_of(member.index),
+            "code": {"tree_hash": workload.code.tree_hash, "directory_name": workload.code.directory_name}
+            if workload.code
+            else None,
+            "environment": environment,
+            "variables": workload.env_variables_of(member.index),
+            "secrets": secrets,
+            "mask": masked,
+            "problem": problem or unknown,
+            "parameters": json.loads(workload.parameters_json) if workload.parameters_json else None,
+            "devices": list(member.devices),
+            "visible_devices": _visible(member, node),
+            "local_world_size": compute.local_world_size,
+            "world_size": compute.local_world_size * len(attempt.members),
+            "simulated": simulated,
+            "rendezvous_port": attempt.port,
+            "attempt_timeout_s": workload.attempt_timeout_s,
+            "limits": _limits(run, member, node),
+            "stop": {"signal": workload.preemption.signal, "grace_s": grace_of(run)},
+        }
+
+    def _secrets(self, run: Run, member: Member) -> tuple[dict[str, str], list[str], str | None]:
+        values: dict[str, str] = {}
+        masked: list[str] = []
+        for name, reference in run.workload.secrets_of(member.index).items():
+            scope, _, key = reference.partition("/")
+            try:
+                value, mask = self.secret(run.owner, scope, key)
+            except AiryardError as error:
+                return {}, [], f"secret {reference} of variable {name}: {error.message}"
+            values[name] = value
+            if mask:
+                masked.append(value)
+        return values, masked, None
+
+    def _environment(self, run: Run) -> tuple[dict[str, Any], str | None]:
+        wanted = run.workload.environment
+        base = self.bases.get(wanted.version)
+        if base is None:
+            known = ", ".join(sorted(self.bases)) or "none"
+            return (
+                {},
+                f"environment version {wanted.version!r} is not defined in this yard (defined: {known})",
+            )
+        return {
+            "version": wanted.version,
+            "python": base.python,
+            "base_packages": list(base.packages),
+            "dependencies": list(wanted.dependencies),
+            "timeout_s": run.workload.timeouts.environment_s or ENVIRONMENT_TIMEOUT_S,
+        }, None
+
+
+def _visible(member: Member, node: Node | None) -> str:
+    """Return CUDA_VISIBLE_DEVICES: the real devices by UUID, nothing on simulated nodes and CPU slots."""
+    if node is None or node.simulated or node.model is None:
+        return ""
+    uuids = {device.index: device.uuid for device in node.devices}
+    return ",".join(uuids.get(index, str(index)) for index in member.devices)
+
+
+def _limits(run: Run, member: Member, node: Node | None) -> dict[str, Any]:
+    """Memory and cores of a member: what was asked; on real GPU nodes memory is else the devices' share.
+
+    Cores are capped only when asked for: an idle core helps nobody.
+    """
+    compute = run.workload.compute
+    memory = compute.memory_bytes
+    if memory is None and node is not None and node.model is not None and not node.simulated and node.devices:
+        memory = int(node.memory_bytes * len(member.devices) / len(node.devices))
+    return {"memory_bytes": memory, "cpus": compute.cpus, "shm_bytes": compute.shm_bytes}

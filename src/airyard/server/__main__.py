@@ -1,0 +1,83 @@
+"""``python -m airyard.server``: the process that the CLI starts.
+
+Owns: its arguments, its logging, how a failed start is told. Must not know: what it is made of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+
+import structlog
+
+from airyard.core.errors import AiryardError
+from airyard.server.config import load_config, parse_simulation
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve one data folder; return the exit code of ``core.errors`` when the start fails."""
+    parser = argparse.ArgumentParser(
+        prog="python -m airyard.server", description="Serve one Airyard data folder."
+    )
+    parser.add_argument(
+        "--home", type=Path, default=None, help="data folder (default: $AIRYARD_HOME or ~/.airyard)"
+    )
+    parser.add_argument("--config", type=Path, default=None, help="TOML file (default: <home>/config.toml)")
+    parser.add_argument(
+        "--simulate", nargs="?", const="default", default=None, help="simulated nodes, e.g. GPU_8xH100=4"
+    )
+    parser.add_argument(
+        "--port", type=int, default=None, help="port on loopback (default: chosen once, then kept)"
+    )
+    given = parser.parse_args(arguments)
+    os.umask(0o077)
+    _set_up_logging()
+    home = (
+        (given.home or Path(os.environ.get("AIRYARD_HOME") or Path.home() / ".airyard"))
+        .expanduser()
+        .absolute()
+    )
+    try:
+        if not sys.platform.startswith("linux"):
+            raise AiryardError(
+                "the server runs on Linux only; the client also runs on macOS", code="NOT_LINUX"
+            )
+        config = load_config(given.config, home=home)
+        if given.port is not None:
+            config = config.model_copy(
+                update={"server": config.server.model_copy(update={"port": given.port})}
+            )
+        simulate = parse_simulation(given.simulate) if given.simulate is not None else config.engine.simulate
+        # Imported late: a bad argument or configuration is told at once.
+        from airyard.server.compose import Server
+
+        Server(config, home, simulate).run()
+    except AiryardError as error:
+        structlog.get_logger("airyard.server").error("start_failed", **error.as_json())
+        print(json.dumps({"error": error.as_json()}), file=sys.stderr, flush=True)  # noqa: T201  # the starter reads it
+        return error.exit_code
+    return 0
+
+
+def _set_up_logging() -> None:
+    logging.basicConfig(
+        level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s"
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,307 @@
+"""The composition root: puts one server together, runs it, takes it apart.
+
+Owns: which adapter serves which port, and the order of start and stop. Must not know: rules of any kind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import os
+import signal
+import socket
+import threading
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import RedirectResponse
+
+import airyard
+from airyard.adapters.blob_files import FileBlobStore
+from airyard.adapters.journal_sql import SqlJournal
+from airyard.adapters.local_engine import LocalEngine
+from airyard.adapters.log_files import FileLogStore
+from airyard.adapters.read_store_sql import SqlReadStore
+from airyard.adapters.secrets_fernet import FernetSecretStore
+from airyard.adapters.system_clock import SystemClock
+from airyard.app.changes import ChangeFeed
+from airyard.app.control import Control
+from airyard.app.loop import ControlLoop
+from airyard.app.orders import BaseEnvironment, OrderDesk
+from airyard.core.errors import Unavailable
+from airyard.core.ids import AttemptKey
+from airyard.server import routes_runner
+from airyard.server.app import create_app
+from airyard.server.auth import Gatekeeper
+from airyard.server.config import Config
+from airyard.server.context import Principal, ServerContext
+from airyard.server.effects import Effects
+from airyard.server.mlflow_policy import AttemptScope
+from airyard.server.premises import Premises
+from airyard.server.tracking import TrackingParts
+
+FIRST_HELLO_S = 30.0
+SESSION_COOKIE = "airyard_session"
+
+_log = structlog.get_logger("airyard.server")
+
+
+class Server:
+    """One server over one data folder. ``run`` returns when it has stopped."""
+
+    def __init__(self, config: Config, home: Path, simulate: Mapping[str, int]) -> None:
+        self._config = config
+        self._home = home
+        self._simulate = dict(simulate)
+        self._premises = Premises(home)
+        self._clock = SystemClock()
+        self._stop_asked = threading.Event()
+        self._uvicorn: uvicorn.Server | None = None
+
+    def run(self) -> None:
+        """Serve until asked to stop. Raises: AiryardError when it cannot start; everything is closed then."""
+        self._premises.open()
+        listener = self._premises.listen(self._config.server.host, self._config.server.port)
+        with contextlib.closing(listener):
+            self._run_on(listener)
+
+    def _run_on(self, listener: socket.socket) -> None:
+        host, port = listener.getsockname()[:2]
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        started_ms = self._clock.now_ms()
+        self._premises.note_holder(started_ms, host, port)
+        folder = self._premises.folder
+        with contextlib.ExitStack() as parts:
+            changes = ChangeFeed()
+            tracking = TrackingParts(self._config.tracking.uri, folder / "mlflow")
+            logs = FileLogStore(folder / "logs")
+            gatekeeper = Gatekeeper(
+                owner=getpass.getuser(),
+                token=self._premises.token(),
+                attempt_key=self._premises.attempt_key(),
+            )
+            engine = self._engine(url)
+            effects = Effects(
+                engine=engine,
+                worker=tracking.worker,
+                logs=logs,
+                token_for=gatekeeper.attempt_token,
+                yard=self._premises.yard_id(),
+                temporary=folder / "tmp",
+            )
+            loop = ControlLoop(
+                journal=SqlJournal(folder / "journal.db"),
+                clock=self._clock,
+                do=effects.do,
+                changes=changes,
+                tracker_starting=lambda: tracking.starting,
+            )
+            tracking.start()
+            parts.callback(tracking.stop)
+            loop.start()
+            parts.callback(loop.stop)
+            effects.start(loop)
+            parts.callback(effects.stop)
+            context = self._context(url, started_ms, loop, logs, tracking, changes, effects, gatekeeper)
+            self._await_first_hello(loop)
+            app = self._app(context, gatekeeper, tracking)
+            self._serve(app, listener, url, started_ms)
+
+    def _engine(self, url: str) -> LocalEngine:
+        engine = self._config.engine
+        return LocalEngine(
+            self._home,
+            server_url=url,
+            simulate=self._simulate,
+            cpu_slots=engine.cpu_slots,
+            system_gpu_lock_folder=engine.system_gpu_lock_folder,
+        )
+
+    def _context(
+        self,
+        url: str,
+        started_ms: int,
+        loop: ControlLoop,
+        logs: FileLogStore,
+        tracking: TrackingParts,
+        changes: ChangeFeed,
+        effects: Effects,
+        gatekeeper: Gatekeeper,
+    ) -> ServerContext:
+        folder = self._premises.folder
+        return ServerContext(
+            home=self._home,
+            url=url,
+            started_ms=started_ms,
+            owner=getpass.getuser(),
+            loop=loop,
+            reads=SqlReadStore(folder / "journal.db"),
+            logs=logs,
+            blobs=FileBlobStore(folder / "blobs" / "code"),
+            secrets=FernetSecretStore(folder),
+            tracker=tracking.tracker,
+            changes=changes,
+            clock=self._clock,
+            retention=self._config.retention_policy(),
+            tracking_off=tracking.off,
+            engine_name=self._config.engine.kind,
+            simulate=self._simulate,
+            containment=lambda: effects.containment,
+            authorise=gatekeeper.authorise,
+            identity_proof=gatekeeper.proof,
+            session_cookie=gatekeeper.one_time_link,
+            shutdown=self.ask_to_stop,
+        )
+
+    def _await_first_hello(self, loop: ControlLoop) -> None:
+        """Wait until the machine's nodes are known, so that the first submit is judged by them."""
+        pause = threading.Event()
+        for _ in range(int(FIRST_HELLO_S / 0.02)):
+            if loop.query(_knows_a_live_machine).result(timeout=10):
+                return
+            if pause.wait(0.02):
+                break
+        raise Unavailable(
+            f"the agent of this machine did not answer within {FIRST_HELLO_S:g} s",
+            code="NO_AGENT",
+            fix=f"look at {self._premises.folder / 'agent.log'}",
+        )
+
+    def _app(self, context: ServerContext, gatekeeper: Gatekeeper, tracking: TrackingParts) -> FastAPI:
+        desk = OrderDesk(
+            bases={
+                version: BaseEnvironment(python=self._config.python_of(version), packages=section.packages)
+                for version, section in self._config.environments.items()
+            },
+            secret=context.secrets.get,
+            tracking_uri=f"{context.url}/mlflow",
+        )
+
+        @contextlib.asynccontextmanager
+        async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+            yield
+            await tracking.aclose()
+
+        app = create_app(context, lifespan=lifespan)
+        app.include_router(routes_runner.router(desk))
+        mlflow = tracking.routes(lambda request: _authorise(gatekeeper, request), _scopes(context))
+        if mlflow is not None:
+            app.include_router(mlflow)
+        _add_session_route(app, gatekeeper)
+        return app
+
+    def _serve(self, app: FastAPI, listener: socket.socket, url: str, started_ms: int) -> None:
+        host, port = listener.getsockname()[:2]
+        server = _AnnouncingServer(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=3,
+                timeout_keep_alive=75,
+                http="httptools" if _has("httptools") else "h11",
+                loop="uvloop" if _has("uvloop") else "asyncio",
+            ),
+            on_started=lambda: self._premises.announce(
+                {
+                    "host": host,
+                    "port": port,
+                    "url": url,
+                    "pid": os.getpid(),
+                    "version": airyard.__version__,
+                    "started_ms": started_ms,
+                }
+            ),
+        )
+        self._uvicorn = server
+        if self._stop_asked.is_set():
+            return
+        _log.info("serving", url=url, home=str(self._home), simulate=self._simulate)
+        asyncio.run(server.serve(sockets=[listener]))
+        self._premises.withdraw()
+        _log.info("stopped")
+
+    def ask_to_stop(self) -> None:
+        """Begin a clean stop. Any thread."""
+        self._stop_asked.set()
+        if self._uvicorn is not None:
+            self._uvicorn.should_exit = True
+
+
+class _AnnouncingServer(uvicorn.Server):
+    """Says when it accepts connections, and leaves signals to uvicorn's own handling."""
+
+    def __init__(self, config: uvicorn.Config, *, on_started: Any) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_started()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        """Stop on SIGTERM and SIGINT without raising them again afterwards: parts are still to be closed."""
+        previous = {
+            number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+def _knows_a_live_machine(control: Control) -> bool:
+    return any(machine.alive for machine in control.state.machines.values())
+
+
+def _authorise(gatekeeper: Gatekeeper, request: Request) -> Principal:
+    return gatekeeper.authorise(request.headers.get("authorization"), request.cookies.get(SESSION_COOKIE))
+
+
+def _scopes(context: ServerContext) -> Any:
+    """Return what an attempt's token is bound to in MLflow; the owner is bound to nothing."""
+
+    def scope_of(principal: Principal) -> AttemptScope | None:
+        member = principal.member
+        if member is None:
+            return None
+        key = AttemptKey(member.run_id, member.attempt)
+
+        def read(control: Control) -> AttemptScope:
+            run = control.state.runs.get(key.run_id)
+            if run is None or key.attempt >= len(run.attempts):
+                return AttemptScope(key=str(key), run_id=None, experiment_id=None)
+            tracking = run.attempts[key.attempt].tracking
+            return AttemptScope(
+                key=str(key), run_id=tracking.run_id or None, experiment_id=tracking.experiment_id or None
+            )
+
+        return context.loop.query(read).result(timeout=10)
+
+    return scope_of
+
+
+def _add_session_route(app: FastAPI, gatekeeper: Gatekeeper) -> None:
+    """``/open?code=...&to=/mlflow/...`` changes a one-time code for a browser session."""
+
+    @app.get("/open", include_in_schema=False)
+    async def open_page(code: str, to: str = "/mlflow/") -> RedirectResponse:
+        target = to if to.startswith("/") and not to.startswith("//") and "\\" not in to else "/mlflow/"
+        answer = RedirectResponse(target, status_code=303)
+        answer.set_cookie(
+            SESSION_COOKIE, gatekeeper.session_for(code), httponly=True, samesite="strict", max_age=12 * 3600
+        )
+        return answer
+
+
+def _has(module: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(module) is not None

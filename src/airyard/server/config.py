@@ -1,0 +1,151 @@
+"""The server's configuration: a TOML file, with defaults that serve one user on one machine.
+
+Owns: the sections, their checks and defaults. Must not know: how the parts use them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from airyard.core.errors import UserError
+from airyard.core.workload import parse_accelerator
+
+DEFAULT_SIMULATION = {"GPU_8xH100": 4, "GPU_1xH100": 2, "GPU_1xA10": 2}
+MAX_SIMULATED_NODES = 4096
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ServerSection(_Section):
+    """Where the server listens."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+
+
+class EngineSection(_Section):
+    """What runs members, and which nodes this machine offers."""
+
+    kind: Literal["local"] = "local"
+    cpu_slots: Annotated[int, Field(ge=1, le=4096)] | None = None
+    simulate: dict[str, Annotated[int, Field(ge=1)]] = {}
+    system_gpu_lock_folder: str | None = None
+
+    @field_validator("simulate")
+    @classmethod
+    def _types(cls, value: dict[str, int]) -> dict[str, int]:
+        for accelerator in value:
+            model, _ = parse_accelerator(accelerator)
+            if model is None:
+                raise ValueError("CPU slots are set by cpu_slots")
+        if sum(value.values()) > MAX_SIMULATED_NODES:
+            raise ValueError(f"at most {MAX_SIMULATED_NODES} nodes can be simulated")
+        return value
+
+
+class TrackingSection(_Section):
+    """Where runs are tracked: ``embedded``, ``off``, or the URI of an MLflow server."""
+
+    uri: str = "embedded"
+
+
+class EnvironmentSection(_Section):
+    """One base environment."""
+
+    python: str | None = None
+    packages: tuple[str, ...] = ("pip", "mlflow-skinny==3.17.2", "psutil")
+
+
+class RetentionSection(_Section):
+    """How long things are kept: ages in days, caps in GiB."""
+
+    runs_days: Annotated[float, Field(gt=0)] = 180
+    logs_days: Annotated[float, Field(gt=0)] = 30
+    logs_cap_gib: Annotated[float, Field(gt=0)] = 50
+    code_days: Annotated[float, Field(gt=0)] = 30
+    environments_days: Annotated[float, Field(gt=0)] = 30
+    environments_cap_gib: Annotated[float, Field(gt=0)] = 20
+
+
+def _environments() -> dict[str, EnvironmentSection]:
+    return {version: EnvironmentSection() for version in ("4", "5", "6")}
+
+
+class Config(_Section):
+    """The whole file."""
+
+    server: ServerSection = ServerSection()
+    engine: EngineSection = EngineSection()
+    tracking: TrackingSection = TrackingSection()
+    environments: dict[str, EnvironmentSection] = Field(default_factory=_environments)
+    retention: RetentionSection = RetentionSection()
+
+    def python_of(self, version: str) -> str:
+        """Return the interpreter of a base environment: by default the one that runs the server."""
+        return self.environments[version].python or sys.executable
+
+
+def load_config(path: Path | None, *, home: Path) -> Config:
+    """Read the file given, else ``<home>/config.toml`` if there is one, else the defaults.
+
+    ``AIRYARD_TRACKING_SERVER`` (``off`` or a URI) wins over the file. The ``[client]`` table is the CLI's and is left out.
+    Raises: UserError naming the file, the key and the reason.
+    """
+    given = path is not None
+    file = path or home / "config.toml"
+    data: dict[str, Any] = {}
+    if given or file.exists():
+        data = _read(file)
+    data.pop("client", None)
+    tracking = os.environ.get("AIRYARD_TRACKING_SERVER")
+    if tracking:
+        data["tracking"] = {**data.get("tracking", {}), "uri": tracking}
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+        raise UserError(
+            f"{file} is not a valid configuration: " + "; ".join(problems),
+            code="BAD_CONFIG",
+            details={"problems": problems},
+            fix="docs/operate/configuration.md lists every key",
+        ) from error
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}", code="BAD_CONFIG") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} is not TOML: {error}", code="BAD_CONFIG") from error
+
+
+def parse_simulation(text: str) -> Mapping[str, int]:
+    """Read ``GPU_8xH100=4,GPU_1xA10=2``; ``default`` is the small yard of the documentation. Raises: UserError."""
+    if text in ("", "default"):
+        return dict(DEFAULT_SIMULATION)
+    out: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, count = part.strip().partition("=")
+        try:
+            model, _ = parse_accelerator(name)
+            number = int(count or "1")
+        except ValueError:
+            model, number = None, 0
+        if model is None or number < 1:
+            raise UserError(
+                f"{part.strip()!r} is no simulated node; write it like GPU_8xH100=4",
+                code="BAD_SIMULATION",
+            )
+        out[name] = out.get(name, 0) + number
+    return out

@@ -1,0 +1,257 @@
+"""Carries out the control plane's actions and brings their outcomes back as commands.
+
+Owns: the dispatch to engine and tracker, metric samples, log artifacts. Must not know: decisions, HTTP.
+"""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+
+from airyard.adapters.tracking_worker import (
+    ArtifactJob,
+    FinishJob,
+    JobResult,
+    MetricsJob,
+    OpenJob,
+    TrackingWorker,
+)
+from airyard.app.control import Control
+from airyard.app.loop import ControlLoop
+from airyard.app.tracking_jobs import end_status, end_tags, open_request
+from airyard.core.actions import (
+    Action,
+    CloseTracking,
+    ForgetMember,
+    KillMember,
+    OpenTracking,
+    ShipLogs,
+    StartMember,
+)
+from airyard.core.commands import Command, TrackingAnswered
+from airyard.core.errors import AiryardError, Unavailable
+from airyard.core.ids import AttemptKey, MemberKey
+from airyard.core.log_frames import LogStream
+from airyard.core.run import Attempt, Run, Tracking, TrackingState
+from airyard.ports.engine import ContainmentSeen, Engine, Fact, Samples
+from airyard.ports.log_store import LogStore
+from airyard.ports.tracker import Metric, TrackedRun
+
+ARTIFACT_BYTES = 64 << 20
+
+_log = structlog.get_logger("airyard.effects")
+
+
+class Effects:
+    """Does what the loop asks. ``do`` is called on the loop thread and never waits."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        worker: TrackingWorker,
+        logs: LogStore,
+        token_for: Callable[[MemberKey], str],
+        yard: str,
+        temporary: Path,
+    ) -> None:
+        self._engine = engine
+        self._worker = worker
+        self._logs = logs
+        self._token_for = token_for
+        self._yard = yard
+        self._temporary = temporary
+        self._loop: ControlLoop | None = None
+        self._slow: queue.Queue[OpenTracking | CloseTracking | None] = queue.Queue()
+        self._in_flight: set[Action] = set()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="effects", daemon=True)
+        self.containment: dict[str, str | bool] = {}
+
+    def start(self, loop: ControlLoop) -> None:
+        """Begin: tracking actions are worked off, and the engine's facts go to the loop."""
+        self._loop = loop
+        self._thread.start()
+        self._engine.connect(self._on_fact)
+
+    def stop(self) -> None:
+        """Stop taking facts and actions; members live on."""
+        self._engine.close()
+        self._slow.put(None)
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def do(self, actions: Sequence[Action]) -> None:
+        """Carry actions out, or queue them where that may take time."""
+        for action in actions:
+            match action:
+                case StartMember():
+                    self._engine.start(action, self._token_for(action.key))
+                case KillMember():
+                    self._engine.kill(action)
+                case ShipLogs():
+                    self._engine.ship(action, self._token_for(action.key))
+                case ForgetMember():
+                    self._engine.forget(action)
+                case OpenTracking() | CloseTracking():
+                    self._begin(action)
+
+    def _begin(self, action: OpenTracking | CloseTracking) -> None:
+        """Queue a tracking action unless the same one is under way: the loop repeats what is owed."""
+        with self._lock:
+            if action in self._in_flight:
+                return
+            self._in_flight.add(action)
+        self._slow.put(action)
+
+    def _done(self, action: Action) -> None:
+        with self._lock:
+            self._in_flight.discard(action)
+
+    def _submit(self, command: Command) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.submit(command)
+        except Unavailable as error:
+            _log.warning("fact_dropped", command=type(command).__name__, error=error.message)
+
+    def _on_fact(self, fact: Fact) -> None:
+        if isinstance(fact, Samples):
+            self._store_samples(fact)
+        elif isinstance(fact, ContainmentSeen):
+            self.containment = dict(fact.containment)
+        else:
+            self._submit(fact)
+
+    def _store_samples(self, fact: Samples) -> None:
+        for sample in fact.samples:
+            prefix = f"system/node_{sample.key.member}/"
+            points = tuple(
+                Metric(key=prefix + name, value=value, time_ms=sample.time_ms)
+                for name, value in sample.values.items()
+            )
+            self._worker.submit(MetricsJob(key=str(sample.key.attempt_key), metrics=points))
+
+    def _run(self) -> None:
+        while (action := self._slow.get()) is not None:
+            try:
+                self._track(action)
+            except AiryardError as error:
+                self._done(action)
+                _log.warning("tracking_action_failed", action=str(action), error=error.message)
+            except Exception:
+                self._done(action)
+                _log.exception("tracking_action_broke", action=str(action))
+
+    def _track(self, action: OpenTracking | CloseTracking) -> None:
+        assert self._loop is not None
+        key = AttemptKey(action.run_id, action.attempt)
+
+        def read(control: Control) -> Run | None:
+            return control.state.runs.get(action.run_id)
+
+        run = self._loop.query(read).result(timeout=30)
+        if run is None or action.attempt >= len(run.attempts):
+            self._done(action)
+            return
+        attempt = run.attempts[action.attempt]
+        job = OpenJob(key=str(key), request=open_request(run, attempt, yard=self._yard))
+        if isinstance(action, OpenTracking):
+            self._worker.submit(job, lambda result: self._opened(action, result))
+            return
+        # Opened again first: idempotent, and after a restart or a deferred start the worker has to know the run.
+        self._worker.submit(job, lambda result: self._refused_at_close(action, result))
+        self._send_logs(attempt)
+        self._worker.submit(
+            FinishJob(
+                key=str(key), status=end_status(attempt), end_ms=attempt.ended_ms or 0, tags=end_tags(attempt)
+            ),
+            lambda result: self._closed(action, attempt, result),
+        )
+
+    def _opened(self, action: OpenTracking, result: JobResult) -> None:
+        self._done(action)
+        if isinstance(result.value, TrackedRun):
+            tracking = Tracking(
+                state=TrackingState.OPEN,
+                experiment_id=result.value.experiment_id,
+                run_id=result.value.run_id,
+            )
+        else:
+            # Refused, not away: the run goes on, and its tracking says why there is none.
+            detail = result.error.message if result.error else "refused"
+            tracking = Tracking(state=TrackingState.CLOSED, detail=detail)
+        self._submit(TrackingAnswered(run_id=action.run_id, attempt=action.attempt, tracking=tracking))
+
+    def _refused_at_close(self, action: CloseTracking, result: JobResult) -> None:
+        if result.error is not None:
+            _log.warning("tracking_refused", run=action.run_id, error=result.error.message)
+
+    def _closed(self, action: CloseTracking, attempt: Attempt, result: JobResult) -> None:
+        self._done(action)
+        tracked = attempt.tracking
+        detail = result.error.message if result.error else tracked.detail
+        closed = Tracking(
+            state=TrackingState.CLOSED,
+            experiment_id=tracked.experiment_id,
+            run_id=tracked.run_id,
+            detail=detail,
+        )
+        self._submit(TrackingAnswered(run_id=action.run_id, attempt=action.attempt, tracking=closed))
+
+    def _send_logs(self, attempt: Attempt) -> None:
+        """Write each member's output as text files and queue their upload; the files go when that is done."""
+        self._temporary.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for member in attempt.members:
+            folder = Path(tempfile.mkdtemp(prefix=f"{attempt.key}.", dir=self._temporary))
+            files = write_log_files(self._logs, attempt.member_key(member.index), folder)
+            upload = _Upload(folder, len(files))
+            for file in files:
+                path = f"logs/node_{member.index}/{file.name}"
+                self._worker.submit(
+                    ArtifactJob(key=str(attempt.key), artifact_path=path, source=file), upload.one_done
+                )
+
+
+class _Upload:
+    """Removes the temporary files of one member's log when the last of them has been dealt with."""
+
+    def __init__(self, folder: Path, files: int) -> None:
+        self._folder = folder
+        self._left = files
+        if files == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def one_done(self, result: JobResult) -> None:
+        """Count one file. Jobs of one attempt run one after the other, so no lock is needed."""
+        self._left -= 1
+        if self._left == 0:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def write_log_files(logs: LogStore, key: MemberKey, folder: Path) -> list[Path]:
+    """Write a member's stdout and stderr, in order, as ``output-000.log`` and so on, 64 MiB each at most."""
+    files: list[Path] = []
+    seq = 0
+    out = None
+    try:
+        while records := logs.read(key, seq):
+            for record in records:
+                if record.stream in (LogStream.STDOUT, LogStream.STDERR):
+                    if out is None or out.tell() >= ARTIFACT_BYTES:
+                        if out is not None:
+                            out.close()
+                        files.append(folder / f"output-{len(files):03d}.log")
+                        out = files[-1].open("wb")
+                    out.write(record.payload)
+            seq = records[-1].seq + 1
+    finally:
+        if out is not None:
+            out.close()
+    return files

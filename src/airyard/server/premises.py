@@ -1,0 +1,167 @@
+"""The server's data folder: one server at a time, a stable port, a token, keys.
+
+Owns: the lock, port choice, token and key files, ``endpoint.json``. Must not know: what is served.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import socket
+from pathlib import Path
+from typing import Any
+
+from airyard.core.errors import Conflict, Fix, Unavailable, UserError
+
+KEY_BYTES = 32
+
+
+def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replace a file durably: temporary file, fsync, rename, fsync of the folder."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        os.write(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+class Premises:
+    """The folder ``<home>/server`` and what makes it this server's alone. Held until the process ends."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.folder = home / "server"
+        self._lock: int | None = None
+
+    def open(self) -> None:
+        """Make the folders (0700) and take the lock. Raises: Conflict naming the server that has it; UserError."""
+        try:
+            self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise UserError(
+                f"the data folder {self.home} cannot be used: {error.strerror}",
+                code="BAD_HOME",
+                fix="set AIRYARD_HOME to a folder that you own",
+            ) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 4096, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise Conflict(
+                f"another server has the data folder {self.home}: {_describe(holder)}",
+                code="ALREADY_SERVED",
+                fix=Fix(text="use that server, or stop it first", command=f"airyard --home {self.home} down"),
+            ) from None
+        self._lock = descriptor
+
+    def note_holder(self, started_ms: int, host: str, port: int) -> None:
+        """Write into the lock file who holds it."""
+        assert self._lock is not None
+        text = json.dumps({"pid": os.getpid(), "started_ms": started_ms, "host": host, "port": port})
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, text.encode(), 0)
+
+    def token(self) -> str:
+        """Return the owner's token, made at the first call (0600)."""
+        path = self.folder / "token"
+        try:
+            return path.read_text().strip()
+        except FileNotFoundError:
+            token = "ayt_" + secrets.token_urlsafe(32)
+            write_atomically(path, token.encode())
+            return token
+
+    def attempt_key(self) -> bytes:
+        """Return the key under which attempt tokens are made."""
+        path = self.folder / "attempt.key"
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            key = secrets.token_bytes(KEY_BYTES)
+            write_atomically(path, key)
+            return key
+
+    def yard_id(self) -> str:
+        """Return a short name of this yard that stays: it keeps keys on a shared tracking store apart."""
+        path = self.folder / "yard.id"
+        try:
+            return path.read_text().strip()
+        except FileNotFoundError:
+            name = "yard-" + secrets.token_hex(4)
+            write_atomically(path, name.encode())
+            return name
+
+    def listen(self, host: str, port: int | None) -> socket.socket:
+        """Bind the configured port, else the one chosen before, else a free one that is then kept.
+
+        Raises: Unavailable (``PORT_TAKEN``) naming the port and, where it can be found, its holder.
+        """
+        kept = self._kept_port()
+        wanted = port or kept or 0
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, wanted))
+        except OSError as error:
+            listener.close()
+            raise Unavailable(
+                f"port {wanted} of {host} cannot be bound: {error.strerror}{_holder_of(wanted)}",
+                code="PORT_TAKEN",
+                fix=f"end what uses it, or remove {self.folder / 'ports.json'} to choose another port",
+            ) from error
+        listener.listen(1024)
+        listener.setblocking(False)
+        if port is None and kept is None:
+            chosen = {"http": listener.getsockname()[1]}
+            write_atomically(self.folder / "ports.json", json.dumps(chosen).encode())
+        return listener
+
+    def _kept_port(self) -> int | None:
+        try:
+            return int(json.loads((self.folder / "ports.json").read_text())["http"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+    def announce(self, endpoint: dict[str, Any]) -> None:
+        """Write ``endpoint.json``: from now on clients find the server."""
+        write_atomically(self.folder / "endpoint.json", json.dumps(endpoint).encode())
+
+    def withdraw(self) -> None:
+        """Remove ``endpoint.json`` at a clean stop."""
+        (self.folder / "endpoint.json").unlink(missing_ok=True)
+
+
+def _describe(holder: str) -> str:
+    try:
+        data = json.loads(holder)
+        return f"pid {data['pid']} at http://{data['host']}:{data['port']}"
+    except (ValueError, KeyError, TypeError):
+        return "it is just starting"
+
+
+def _holder_of(port: int) -> str:
+    """Return `` (held by pid N, NAME)`` when that can be seen, else nothing."""
+    import psutil
+
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.laddr and connection.laddr.port == port and connection.status == "LISTEN":
+                if connection.pid is None:
+                    return ""
+                return f" (held by pid {connection.pid}, {psutil.Process(connection.pid).name()})"
+    except psutil.Error:
+        pass
+    return ""

@@ -1,0 +1,266 @@
+"""The runner's side of the API: orders by long poll, reports, log batches, code.
+
+Owns: the wire form of the runner protocol and the estimate of node clocks. Must not know: what facts lead to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from airyard.app.control import Control
+from airyard.app.orders import OrderDesk
+from airyard.core.commands import MemberReports, Report, ReportKind
+from airyard.core.decide import Acknowledged
+from airyard.core.errors import AiryardError, Conflict, Denied, UserError
+from airyard.core.ids import MemberKey
+from airyard.core.run import Attempt, Cause, Checkpoint, Exit, LogClose, Member, MemberPhase, Run
+from airyard.server.context import ServerContext
+
+PROTOCOL = 1
+OLDEST_PROTOCOL = 1
+MAX_WAIT_S = 30.0
+MAX_LOG_BATCH = 16 << 20
+LOGS_CLOSED_WAIT_S = 5.0
+SAME_CLOCK_NS = 50_000_000
+"""A measured offset below this is latency, not a difference of clocks."""
+
+_log = structlog.get_logger("airyard.runner")
+
+
+class AttemptOver(AiryardError):
+    """The attempt is not known (any more): the runner must stop."""
+
+    kind = "PERMANENT"
+    default_code = "ATTEMPT_OVER"
+    http_status = 410
+
+
+def router(desk: OrderDesk) -> APIRouter:
+    """Return the routes below ``/api/v1/runner``; ``desk`` writes the orders."""
+    routes = APIRouter(prefix="/api/v1/runner", include_in_schema=False)
+
+    @routes.get("/orders")
+    async def orders(request: Request, after: int = 0, wait_s: float = 20.0) -> dict[str, Any]:
+        context, key = _caller(request)
+        found = await _wait_for_orders(context, desk, key, after, min(wait_s, MAX_WAIT_S))
+        return {"protocol": PROTOCOL, "orders": found, "server_time_ns": time.time_ns()}
+
+    @routes.post("/reports")
+    async def reports(request: Request) -> dict[str, Any]:
+        context, key = _caller(request)
+        received_ns = time.time_ns()
+        body = await request.json()
+        _check_protocol(body)
+        acknowledged = await _take_reports(context, key, body, received_ns)
+        return {"protocol": PROTOCOL, "acknowledged": acknowledged, "server_time_ns": time.time_ns()}
+
+    @routes.post("/logs")
+    async def logs(request: Request) -> JSONResponse:
+        context, key = _caller(request)
+        body = await _limited_body(request)
+        try:
+            expected = await run_in_threadpool(context.logs.append, key, body)
+        except Conflict as error:
+            if "next" not in error.details:
+                raise
+            return JSONResponse({"protocol": PROTOCOL, "next": error.details["next"]}, status_code=409)
+        context.changes.publish([key.run_id])
+        return JSONResponse({"protocol": PROTOCOL, "next": expected})
+
+    @routes.get("/code/{tree_hash}")
+    async def code(request: Request, tree_hash: str) -> StreamingResponse:
+        context, _ = _caller(request)
+        blob = await run_in_threadpool(context.blobs.open, tree_hash)
+        return StreamingResponse(_blocks(blob), media_type="application/gzip")
+
+    return routes
+
+
+def _blocks(blob: Any) -> Any:
+    with blob:
+        while block := blob.read(1 << 20):
+            yield block
+
+
+async def _limited_body(request: Request) -> bytes:
+    """Read a log batch. Raises: UserError over 16 MiB."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_LOG_BATCH:
+            raise UserError(f"a log batch is over {MAX_LOG_BATCH >> 20} MiB", code="BATCH_TOO_LARGE")
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _caller(request: Request) -> tuple[ServerContext, MemberKey]:
+    context: ServerContext = request.app.state.context
+    principal = context.authorise(request.headers.get("authorization"), None)
+    if principal.member is None:
+        raise Denied("this way is for runners; it takes an attempt token", code="NOT_A_RUNNER")
+    return context, principal.member
+
+
+def _check_protocol(body: Mapping[str, Any]) -> None:
+    spoken = body.get("protocol")
+    if not isinstance(spoken, int) or not OLDEST_PROTOCOL <= spoken <= PROTOCOL:
+        raise UserError(
+            f"the runner speaks protocol {spoken!r}; this server speaks {OLDEST_PROTOCOL} to {PROTOCOL}",
+            code="PROTOCOL_MISMATCH",
+            fix="run the same version of Airyard on server and nodes",
+        )
+
+
+async def _wait_for_orders(
+    context: ServerContext, desk: OrderDesk, key: MemberKey, after: int, wait_s: float
+) -> list[dict[str, Any]]:
+    """Return the orders after a number, as soon as there are any, or none after ``wait_s``."""
+    events = asyncio.get_running_loop()
+    changed = asyncio.Event()
+    unsubscribe = context.changes.subscribe(key.run_id, lambda: events.call_soon_threadsafe(changed.set))
+    deadline = events.time() + wait_s
+    try:
+        while True:
+            changed.clear()
+            found = await _orders_now(context, desk, key, after)
+            left_s = deadline - events.time()
+            if found or left_s <= 0:
+                return found
+            try:
+                await asyncio.wait_for(changed.wait(), left_s)
+            except TimeoutError:
+                pass
+    finally:
+        unsubscribe()
+
+
+async def _orders_now(
+    context: ServerContext, desk: OrderDesk, key: MemberKey, after: int
+) -> list[dict[str, Any]]:
+    def read(control: Control) -> tuple[Run, Attempt, Member, Any] | None:
+        found = control.state.member(key)
+        return (*found, control.state.nodes.get(found[2].node)) if found else None
+
+    found = await asyncio.wrap_future(context.loop.query(read))
+    if found is None or found[2].phase is MemberPhase.LOST:
+        raise AttemptOver(f"attempt {key.attempt_key} is over")
+    run, attempt, member, node = found
+    if member.phase is MemberPhase.STARTING:
+        command = MemberReports(key=key, epoch=attempt.epoch, reports=())
+        await asyncio.wrap_future(context.ask(command))
+    if not attempt.live:
+        return []
+    # Secrets are read from disk: not on the event loop.
+    return await run_in_threadpool(desk.orders, run, attempt, member, node, after)
+
+
+async def _take_reports(
+    context: ServerContext, key: MemberKey, body: Mapping[str, Any], received_ns: int
+) -> int:
+    offset_ns = _offset(context, key, int(body.get("sent_ns", received_ns)), received_ns)
+    now_ms = context.clock.now_ms()
+    taken: list[Report] = []
+    number = 0
+    for item in body.get("reports", ()):
+        if item.get("kind") == "PROGRESS":
+            context.progress[key] = (str(item.get("phase", "")), str(item.get("detail", "")))
+            context.changes.publish([key.run_id])
+        else:
+            report = _report(item, offset_ns, now_ms)
+            if report.logs is not None and not await _logs_arrived(context, key, report.logs):
+                break
+            taken.append(report)
+        number = int(item["number"])
+    if taken:
+        answer = await asyncio.wrap_future(
+            context.ask(MemberReports(key=key, epoch=int(body["epoch"]), reports=tuple(taken)))
+        )
+        assert isinstance(answer, Acknowledged)
+        if answer.over:
+            raise AttemptOver(f"attempt {key.attempt_key} is over")
+        if any(report.kind in (ReportKind.READY, ReportKind.EXITED) for report in taken):
+            context.progress.pop(key, None)
+    return number
+
+
+def _offset(context: ServerContext, key: MemberKey, sent_ns: int, received_ns: int) -> int:
+    """Return the node clock's lag behind the server's: the smallest difference seen, latency left out."""
+    seen = received_ns - sent_ns
+    best = context.clock_offsets_ns.get(key)
+    if best is None or abs(seen) < abs(best):
+        best = seen
+        context.clock_offsets_ns[key] = 0 if abs(seen) < SAME_CLOCK_NS else seen
+    return context.clock_offsets_ns[key]
+
+
+async def _logs_arrived(context: ServerContext, key: MemberKey, logs: LogClose) -> bool:
+    """Return whether the log is stored up to its end, waiting a little for batches that are on their way."""
+    deadline = time.monotonic() + LOGS_CLOSED_WAIT_S
+    while True:
+        end = await run_in_threadpool(context.logs.end, key)
+        if end.next_seq > logs.last_seq:
+            if end.sha256 != logs.sha256:
+                _log.warning("log_differs", key=str(key), stored=end.sha256, stated=logs.sha256)
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        await asyncio.sleep(0.02)
+
+
+def _report(item: Mapping[str, Any], offset_ns: int, now_ms: int) -> Report:
+    """Read one report. Raises: UserError for something else."""
+    try:
+        kind = ReportKind(item["kind"])
+        at_ms = min((int(item.get("at_ns", 0)) + offset_ns) // 1_000_000, now_ms)
+        number = int(item["number"])
+        if kind is ReportKind.READY:
+            return Report(
+                number=number,
+                kind=kind,
+                at_ms=at_ms,
+                address=str(item["address"]),
+                prepared={name: int(value) for name, value in item.get("prepared", {}).items()},
+            )
+        if kind is ReportKind.PORT_TAKEN:
+            return Report(number=number, kind=kind, at_ms=at_ms, port=int(item["port"]))
+        if kind is ReportKind.CHECKPOINT:
+            saved = Checkpoint(step=int(item["step"]), path=str(item["path"]), at_ms=at_ms)
+            return Report(number=number, kind=kind, at_ms=at_ms, checkpoint=saved)
+        if kind is ReportKind.EXITED:
+            return Report(number=number, kind=kind, at_ms=at_ms, exit=exit_of(item, at_ms))
+        if kind is ReportKind.LOGS_CLOSED:
+            closed = LogClose(last_seq=int(item["last_seq"]), sha256=str(item["sha256"]))
+            return Report(number=number, kind=kind, at_ms=at_ms, logs=closed)
+        return Report(number=number, kind=kind, at_ms=at_ms)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"a report of kind {item.get('kind')!r} is malformed: {error!r}", code="BAD_REPORT"
+        ) from error
+
+
+def exit_of(item: Mapping[str, Any], at_ms: int) -> Exit:
+    """Read an EXITED report or the ``exited`` part of an exit record."""
+    cause = item.get("cause")
+    return Exit(
+        code=item.get("code"),
+        signal=item.get("signal"),
+        started=bool(item.get("started")),
+        cause=Cause(cause) if cause else None,
+        message=str(item.get("message", "")),
+        at_ms=at_ms,
+        duration_ms=int(item.get("duration_ms", 0)),
+        out_of_memory=bool(item.get("out_of_memory")),
+        address_in_use=bool(item.get("address_in_use")),
+        stop_reason=str(item.get("stop_reason") or ""),
+        permanent=bool(item.get("permanent")),
+        fingerprint=str(item.get("fingerprint", "")),
+    )
