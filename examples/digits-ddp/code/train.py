@@ -1,0 +1,129 @@
+"""Trains a small network on scikit-learn's digits with DDP, one process a device, and survives being interrupted.
+
+After every epoch rank 0 writes a checkpoint and acknowledges it; a later attempt of the same run goes on from there.
+"""
+
+import json
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import mlflow
+import torch
+import torch.distributed as dist
+import yaml
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+def parameters() -> dict:
+    return yaml.safe_load(Path(os.environ["HYPERPARAMETERS_PATH"]).read_text())
+
+
+def replace_file(path: Path, write) -> None:
+    """Write through a temporary file and a rename, so that a reader never sees half of it."""
+    handle, name = tempfile.mkstemp(dir=path.parent)
+    os.close(handle)
+    write(name)
+    os.replace(name, path)
+
+
+class Checkpoints:
+    """The newest state of the run, in the folder that all its attempts share."""
+
+    def __init__(self) -> None:
+        self.path = Path(os.environ["AIRYARD_CHECKPOINT_DIR"]) / "last.pt"
+        self.acknowledgement = Path(os.environ["AIRYARD_CHECKPOINT_ACK"])
+
+    def load(self) -> dict | None:
+        return torch.load(self.path, weights_only=True) if self.path.exists() else None
+
+    def save(self, epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        state = {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        replace_file(self.path, lambda name: torch.save(state, name))
+        said = {"step": epoch, "path": str(self.path), "time": time.time()}
+        replace_file(self.acknowledgement, lambda name: Path(name).write_text(json.dumps(said)))
+
+
+def data(seed: int) -> tuple[TensorDataset, TensorDataset]:
+    images, labels = load_digits(return_X_y=True)
+    split = train_test_split(images / 16.0, labels, test_size=0.2, random_state=seed, stratify=labels)
+    train_x, test_x, train_y, test_y = split
+
+    def tensors(x, y) -> TensorDataset:
+        return TensorDataset(torch.tensor(x, dtype=torch.float32), torch.tensor(y))
+
+    return tensors(train_x, train_y), tensors(test_x, test_y)
+
+
+def accuracy(model: nn.Module, test: TensorDataset, device: torch.device) -> float:
+    x, y = test.tensors
+    with torch.no_grad():
+        return (model(x.to(device)).argmax(dim=1).cpu() == y).float().mean().item()
+
+
+def main() -> None:
+    given = parameters()
+    on_gpu = torch.cuda.is_available()
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    torch.set_num_threads(1)
+    torch.manual_seed(given["seed"])
+    stopping = []
+    signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
+
+    train, test = data(given["seed"])
+    sampler = DistributedSampler(train, num_replicas=world, rank=rank, seed=given["seed"])
+    loader = DataLoader(train, batch_size=given["batch_size"], sampler=sampler)
+    network = nn.Sequential(nn.Linear(64, given["hidden"]), nn.ReLU(), nn.Linear(given["hidden"], 10)).to(
+        device
+    )
+    model = DistributedDataParallel(network)
+    optimizer = torch.optim.SGD(model.parameters(), lr=given["learning_rate"], momentum=0.9)
+    checkpoints = Checkpoints()
+    first = 0
+    if (state := checkpoints.load()) is not None:
+        network.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        first = state["epoch"] + 1
+        print(f"rank {rank}: going on after epoch {state['epoch']}", flush=True)
+    print(f"rank {rank} of {world} on {device}: {len(train)} training images", flush=True)
+
+    for epoch in range(first, given["epochs"]):
+        sampler.set_epoch(epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x.to(device)), y.to(device))
+            loss.backward()
+            optimizer.step()
+        if rank == 0:
+            right = accuracy(network, test, device)
+            mlflow.log_metrics({"loss": loss.item(), "accuracy": right}, step=epoch)
+            checkpoints.save(epoch, network, optimizer)
+            print(f"epoch {epoch}: loss {loss.item():.4f}, accuracy {right:.4f}", flush=True)
+        # All ranks must agree to leave at the same epoch, or the others would wait in the next all-reduce.
+        leave = torch.tensor([len(stopping)], device=device)
+        dist.all_reduce(leave)
+        if leave.item():
+            print(f"rank {rank}: asked to stop; epoch {epoch} is saved", flush=True)
+            dist.destroy_process_group()
+            raise SystemExit(143)
+
+    right = accuracy(network, test, device)
+    if rank == 0:
+        output = Path(os.environ["AIRYARD_OUTPUT_DIR"])
+        torch.save(network.state_dict(), output / "model.pt")
+        print(f"final accuracy {right:.4f}", flush=True)
+    dist.destroy_process_group()
+    if right <= 0.95:
+        raise SystemExit(f"accuracy {right:.4f} is not above 0.95")
+
+
+if __name__ == "__main__":
+    main()
