@@ -1,6 +1,6 @@
 """The exit codes of the command line: one table, which docs/cli.md and the help repeat.
 
-Owns: the numbers and which ending of a run gets which.
+Owns: the numbers, their meaning, and which of them a command returns.
 Must not know: printing, the network. Standard library only.
 """
 
@@ -46,19 +46,12 @@ MEANING: dict[ExitCode, str] = {
     ExitCode.BROKEN_PIPE: "the reader of the output went away",
 }
 
-_BY_CAUSE = {
-    "USER_CODE": ExitCode.USER_CODE,
-    "USER_LIMIT": ExitCode.USER_CODE,
-    "DATA": ExitCode.ENVIRONMENT,
-    "ENVIRONMENT": ExitCode.ENVIRONMENT,
-    "CANCELLED": ExitCode.CANCELLED,
-}
-
 
 def of_run(run: Mapping[str, Any], *, propagate: bool = False) -> int:
     """Return the exit code that an ended run deserves; 0 for one that has not ended.
 
-    The server's own verdict wins. ``propagate`` returns the command's code (128 + signal) where it has one.
+    The server judged it (core/exit_codes.py). ``propagate`` returns the command's code (128 + signal) where it
+    has one.
     """
     if run.get("state") != "ENDED" or run.get("outcome") == "SUCCEEDED":
         return ExitCode.SUCCESS
@@ -66,13 +59,8 @@ def of_run(run: Mapping[str, Any], *, propagate: bool = False) -> int:
         own = _own_code(run.get("failure") or {})
         if own:
             return own
-    if isinstance(run.get("exit_code"), int):
-        return int(run["exit_code"])
-    if run.get("outcome") == "TIMED_OUT":
-        return ExitCode.TIME_LIMIT
-    if run.get("outcome") == "CANCELLED":
-        return ExitCode.CANCELLED
-    return _BY_CAUSE.get(str(run.get("cause")), ExitCode.PLATFORM)
+    code = run.get("exit_code")
+    return code if isinstance(code, int) else ExitCode.PLATFORM
 
 
 def of_runs(runs: Iterable[Mapping[str, Any]]) -> int:

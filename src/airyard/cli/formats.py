@@ -81,9 +81,8 @@ def moment(text: str | None, zone: tzinfo | None = None) -> str:
     """Show an API time in the user's zone (or ``zone``) with its offset; ``-`` for None."""
     if not text:
         return "-"
-    return (
-        parse_time(text).astimezone(zone).isoformat(sep=" ", timespec="seconds").replace("+00:00", " +00:00")
-    )
+    shown = parse_time(text).astimezone(zone).isoformat(sep=" ", timespec="seconds")
+    return f"{shown[:19]} {shown[19:]}"
 
 
 def clock_time(text: str, zone: tzinfo | None = None) -> str:

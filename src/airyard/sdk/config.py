@@ -9,7 +9,7 @@ The client's part of ``AIRYARD_HOME/config.toml``::
     host = "https://yard.example.org"
     token_file = "~/.airyard/yard.token"     # or: token = "..."
 
-    [profiles.lab]
+    [client.profiles.lab]
     host = "http://lab:8765"
     token = "..."
 """
@@ -94,7 +94,7 @@ def _token_for(host: str, home: Path) -> str | None:
 
 
 def _profile(name: str, home: Path, token: str | None, environ: Mapping[str, str]) -> Target:
-    profiles = _table(_read_toml(home / "config.toml"), "profiles")
+    profiles = _table(_table(_read_toml(home / "config.toml"), "client"), "profiles")
     found = _table(profiles, name)
     if not found:
         found = _databricks_profile(name, environ)
@@ -103,7 +103,7 @@ def _profile(name: str, home: Path, token: str | None, environ: Mapping[str, str
         raise UserError(
             f"There is no profile {name!r} with a host (profiles in {home / 'config.toml'}: {known}).",
             code="NO_PROFILE",
-            fix=f"Add [profiles.{name}] with host and token to config.toml.",
+            fix=f"Add [client.profiles.{name}] with host and token to config.toml.",
         )
     secret = token or _token_of(found) or environ.get("AIRYARD_TOKEN")
     return Target(home=home, host=str(found["host"]), token=secret or None, origin=f"profile {name}")

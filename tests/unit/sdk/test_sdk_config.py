@@ -49,7 +49,7 @@ def test_databricks_settings_count_only_for_a_named_profile(tmp_path: Path) -> N
 
 def test_own_profiles_come_first_and_tokens_may_lie_in_files(tmp_path: Path) -> None:
     (tmp_path / "t").write_text("from-file\n")
-    write(tmp_path, f'[profiles.lab]\nhost = "http://lab"\ntoken_file = "{tmp_path / "t"}"\n')
+    write(tmp_path, f'[client.profiles.lab]\nhost = "http://lab"\ntoken_file = "{tmp_path / "t"}"\n')
     assert resolve(profile="lab", home=tmp_path, environ={}).token == "from-file"
 
 
