@@ -22,7 +22,8 @@ def prepare(
 ) -> Path | None:
     """Create or migrate the tables; return the backup that was made first, if one was.
 
-    Raises: UserError (``JOURNAL_TOO_NEW``), InvariantBroken (``JOURNAL_FOREIGN``). Cost: one query when nothing is to do.
+    Raises: UserError (``JOURNAL_TOO_NEW``), InvariantBroken (``JOURNAL_FOREIGN``).
+    Cost: one query when nothing is to do.
     """
     found = version_of(engine)
     if found == target:

@@ -42,7 +42,7 @@ class SqlReadStore:
         """Return how many runs there are in each state."""
         query = select(runs.c.state, func.count()).group_by(runs.c.state)
         with disk_errors(self._path), self._engine.begin() as reader:
-            return {state: count for state, count in reader.execute(query)}
+            return {row[0]: row[1] for row in reader.execute(query)}
 
     def nodes(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the encoded nodes by name."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from journal_yard import Writer, row_of, run
 
 from airyard.adapters.journal_sql import SqlJournal
 from airyard.adapters.memory import MemoryDisk, MemoryJournal, MemoryReadStore
@@ -17,6 +16,7 @@ from airyard.core.events import EpochBegan, RunSubmitted
 from airyard.core.state import ClusterState
 from airyard.ports.journal import Changes, Journal
 from airyard.ports.read_store import ReadStore, RunFilter
+from journal_yard import Writer, row_of, run
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,7 +102,6 @@ def test_a_wrong_end_and_an_old_epoch_are_refused_whole(yard: Yard) -> None:
         journal.append(last - 1, 2, stale, changes)
     assert refused.value.code == "STALE_EPOCH"
     with pytest.raises(Conflict, match="Another server"):
-        yard.open_journal().open()
         journal.append(last, 1, stale, changes)
     assert journal.open().last_seq == last
     assert yard.open_reads().run(99) is None

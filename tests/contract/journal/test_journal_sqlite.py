@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from journal_yard import Writer, row_of, run
 
 from airyard.adapters import journal_schema
 from airyard.adapters.journal_sql import SqlJournal
@@ -30,6 +29,7 @@ from airyard.core.events import RunSubmitted
 from airyard.core.state import ClusterState
 from airyard.ports.journal import Changes
 from airyard.ports.read_store import RunFilter
+from journal_yard import Writer, row_of, run
 
 WRITER_PROGRAM = """
 import sys
@@ -142,10 +142,9 @@ def test_a_full_disk_refuses_whole_and_loses_nothing(small_disk: Path) -> None:
     assert str(path) in refused.message
     assert refused.details["free_bytes"] < 300 * 1024
     assert kept.seq > 20
+    many = (RunSubmitted(run=run(90_000 + number)) for number in range(300))
+    events, changes = Writer(state=kept.copy()).take(*many)
     with pytest.raises(Unavailable) as again:
-        events, changes = Writer(state=kept.copy()).take(
-            *(RunSubmitted(run=run(90_000 + number)) for number in range(300))
-        )
         journal.append(kept.seq, 1, events, changes)
     assert again.value.code == "JOURNAL_FULL"
     assert [recorded.seq for recorded in journal.events_after(0)] == list(range(1, kept.seq + 1))
