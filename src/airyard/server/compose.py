@@ -111,6 +111,9 @@ class Server:
             self._await_first_hello(loop)
             app = self._app(context, gatekeeper, tracking)
             self._serve(app, listener, url, started_ms)
+            if not loop.query(_has_live_attempts).result(timeout=30):
+                # Nobody is left to watch over: the agent goes, too.
+                engine.stop_agent()
 
     def _engine(self, url: str) -> LocalEngine:
         engine = self._config.engine
@@ -119,7 +122,7 @@ class Server:
             server_url=url,
             simulate=self._simulate,
             cpu_slots=engine.cpu_slots,
-            system_gpu_lock_folder=engine.system_gpu_lock_folder,
+            gpu_lock_folder=Path(engine.system_gpu_lock_folder) if engine.system_gpu_lock_folder else None,
         )
 
     def _context(
@@ -259,6 +262,10 @@ class _AnnouncingServer(uvicorn.Server):
 
 def _knows_a_live_machine(control: Control) -> bool:
     return any(machine.alive for machine in control.state.machines.values())
+
+
+def _has_live_attempts(control: Control) -> bool:
+    return any(True for _ in control.state.live_attempts())
 
 
 def _authorise(gatekeeper: Gatekeeper, request: Request) -> Principal:
