@@ -14,6 +14,7 @@ follows its index with that delay. While the index cannot be reached, an older l
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import hashlib
 import json
@@ -286,6 +287,7 @@ class EnvironmentStore:
             if isinstance(error, ResolveFailed):
                 error.code = "ENVIRONMENT_BUILD_FAILED"
             raise
+        _sync_file_system(folder)
         about = {"base_version": request.base_version, "python": str(request.python)}
         _write_durably(folder / ".complete", json.dumps(about).encode())
 
@@ -353,6 +355,15 @@ def _last_used(folder: Path) -> float:
         with contextlib.suppress(OSError):
             return (folder / name).stat().st_mtime
     return 0.0
+
+
+def _sync_file_system(folder: Path) -> None:
+    """Bring the files of a build to the disk before the mark that says they are there; one call, not 10,000."""
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        ctypes.CDLL(None, use_errno=True).syncfs(fd)
+    finally:
+        os.close(fd)
 
 
 def _write_durably(path: Path, data: bytes) -> None:

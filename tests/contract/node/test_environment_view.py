@@ -68,7 +68,7 @@ def test_interpreter_and_scripts_are_those_of_the_view(view: View) -> None:
     assert run(view, "python", "-c", "import sys; print(sys.prefix)") == str(view.path)
     assert run(view, "python", "-c", "import tool; print(tool.__file__)").startswith(str(view.path))
     assert run(view, "tool-cli") == "tool 1.0"
-    assert run(view, "sh", "-c", "command -v python pip").splitlines() == [
+    assert run(view, "sh", "-c", "command -v python; command -v pip").splitlines() == [
         f"{view.bin}/python",
         f"{view.bin}/pip",
     ]
