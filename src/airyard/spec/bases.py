@@ -52,11 +52,15 @@ def _note_replaced(
             replaced.add((*path, key))
 
 
-def resolve_bases(document: Document, *, folder: Path, file: str) -> tuple[Document, list[Problem]]:
-    """Merge a document over its bases, theirs first; paths are relative to the file that names them."""
+def resolve_bases(
+    document: Document, *, folder: Path, file: str, own: Path | None = None
+) -> tuple[Document, list[Problem]]:
+    """Merge a document over its bases, theirs first; paths are relative to the file that names them.
+
+    ``file`` is the document's name in problems, ``own`` its path where it has one.
+    """
     problems: list[Problem] = []
-    # The chain holds resolved paths; a text without a file takes part by a name no base can have.
-    merged = _resolve(document, folder, ((folder / file).resolve(),), (file,), file, problems)
+    merged = _resolve(document, folder, (own.resolve() if own else folder,), (file,), file, problems)
     return merged, problems
 
 

@@ -34,7 +34,7 @@ class Document:
 def parse_document(text: str, *, file: str) -> tuple[Document, list[Problem]]:
     """Parse one YAML text whose top level is a map; a document with problems may be partial.
 
-    Cost: pure Python, about 1 s for the largest file allowed.
+    Cost: pure Python, so that places and messages are the same everywhere: 1 ms for usual files, 6 s for 1 MiB.
     """
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_BYTES:

@@ -7,7 +7,7 @@ Must not know: the steps' insides, the server, how the code is packed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +68,7 @@ def load_workload(path: Path | str, *, overrides: Sequence[str] = (), check_code
         ) from None
     except OSError as error:
         raise _unreadable(path, error) from None
-    return load_text(
-        text, folder=path.absolute().parent, file=path.name, overrides=overrides, check_code=check_code
-    )
+    return _load(text, path.absolute().parent, str(path), path, overrides, check_code)
 
 
 def load_text(
@@ -86,11 +84,38 @@ def load_text(
     ``check_code=False`` does not ask for the code folder, for text that came back from a server.
     Raises: WorkloadInvalid with all problems at once.
     """
+    return _load(text, folder, file, None, overrides, check_code)
+
+
+def load_stored(source_yaml: str, stored: Workload, *, folder: Path, overrides: Sequence[str] = ()) -> Loaded:
+    """Read again what a server stored of a run, with overrides; the code stays the one that was sent then.
+
+    Raises: UserError for an override of the code; WorkloadInvalid.
+    """
+    for override in overrides:
+        if override.removeprefix("config.").startswith("code_source"):
+            raise UserError(
+                f"--override {override}: a rerun uses the code of the first run",
+                code=ProblemCode.INVALID_OVERRIDE.value,
+                fix="submit the workload file again to send other code",
+            )
+    loaded = load_text(
+        source_yaml, folder=folder, file="the stored workload", overrides=overrides, check_code=False
+    )
+    # The token made the first submit unique; with it the rerun would be answered with the first run.
+    workload = loaded.workload.with_code(stored.code)
+    return replace(loaded, workload=workload, code_source=None, idempotency_token=None)
+
+
+def _load(
+    text: str, folder: Path, file: str, own: Path | None, overrides: Sequence[str], check_code: bool
+) -> Loaded:
+    """Parse, merge, override, check everything, then normalise; nothing stops at the first problem."""
     document, problems = parse_document(text, file=file)
     if problems and not document.data:
         raise WorkloadInvalid(problems, file=file)
     has_bases = BASES_KEY in document.data
-    document, found = resolve_bases(document, folder=folder, file=file)
+    document, found = resolve_bases(document, folder=folder, file=file, own=own)
     problems += found
     document, found = apply_overrides(document, overrides)
     problems += found

@@ -56,7 +56,7 @@ Secrets = dict[VariableName, SecretReference]
 class Block(BaseModel):
     """Strict reading: no unknown keys, no silent conversions."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=False)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 class ComputeBlock(Block):

@@ -60,7 +60,9 @@ def _report(item: ErrorDetails, report: Report) -> None:
         block = _block_name(path[:-1])
         report.add(ProblemCode.MISSING_FIELD, path, f"is required{block}")
     elif kind in _EXPECTED:
-        message = f"expected {_EXPECTED[kind]}, got {describe(value)}{_hint(kind, value, report.raw.get(path))}"
+        message = (
+            f"expected {_EXPECTED[kind]}, got {describe(value)}{_hint(kind, value, report.raw.get(path))}"
+        )
         report.add(ProblemCode.WRONG_TYPE, path, message)
     elif kind in _LIMITS:
         limit = _LIMITS[kind].format_map(item.get("ctx", {}))

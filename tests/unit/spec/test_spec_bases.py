@@ -78,7 +78,8 @@ def test_problems_name_the_file_they_came_from(tmp_path: Path) -> None:
     )
     with pytest.raises(WorkloadInvalid) as caught:
         load_workload(tmp_path / "w.yaml")
-    assert [str(problem.position) for problem in caught.value.problems] == ["w.yaml:2:11", "a.yaml:6:1"]
+    places = [str(problem.position) for problem in caught.value.problems]
+    assert places == [f"{tmp_path}/w.yaml:2:11", "a.yaml:6:1"]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from airyard.core.errors import UserError
-from airyard.core.workload import Permission, Priority, Workload
-from airyard.spec.load import Loaded, load_text, load_workload
+from airyard.core.workload import CodeReference, Permission, Priority, Workload
+from airyard.spec.load import Loaded, load_stored, load_text, load_workload
 from airyard.spec.problems import WorkloadInvalid
 
 BASE = """\
@@ -44,10 +44,7 @@ def test_the_smallest_file_gets_every_default(tmp_path: Path) -> None:
     assert loaded.warnings == ()
 
 
-def test_every_field_at_once(tmp_path: Path) -> None:
-    (tmp_path / "src").mkdir()
-    loaded = load(
-        """\
+FULL = """\
 experiment_name: digits_1
 name: first-run
 project: vision
@@ -87,7 +84,13 @@ permissions:
   - {group_name: team, level: CAN_MANAGE}
   - {service_principal_name: robot, level: IS_OWNER}
 usage_policy_name: lab
-""",
+"""
+
+
+def test_every_field_at_once(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    loaded = load(
+        FULL,
         tmp_path,
     )
     result = loaded.workload
@@ -358,3 +361,29 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "empty.yaml").write_text("# nothing\n")
     with pytest.raises(WorkloadInvalid, match="the file is empty"):
         load_workload(tmp_path / "empty.yaml")
+
+
+def test_problems_name_the_file_as_the_caller_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "w.yaml").write_text("_bases_: [w.yaml]\n" + BASE)
+    with pytest.raises(WorkloadInvalid) as caught:
+        load_workload("sub/w.yaml")
+    assert str(caught.value.problems[0]) == (
+        "sub/w.yaml:1:11  _bases_  bases form a cycle: sub/w.yaml → w.yaml"
+    )
+
+
+def test_a_stored_workload_runs_again_with_its_code(tmp_path: Path) -> None:
+    code = CodeReference(tree_hash="ab", directory_name="code", size_bytes=1)
+    first = load(BASE + "code_source: {root_path: gone}\nidempotency_token: t\n", tmp_path, check_code=False)
+    stored = first.workload.with_code(code)
+    again = load_stored(first.source_yaml, stored, folder=tmp_path, overrides=["max_retries=0"])
+    assert again.workload.code == code
+    assert again.workload.max_retries == 0
+    assert (again.code_source, again.idempotency_token) == (None, None)
+    assert load_stored(again.source_yaml, again.workload, folder=tmp_path).workload == again.workload
+    with pytest.raises(UserError, match="code of the first run"):
+        load_stored(first.source_yaml, stored, folder=tmp_path, overrides=["code_source.root_path=x"])
+    with pytest.raises(WorkloadInvalid, match="did you mean"):
+        load_stored(first.source_yaml, stored, folder=tmp_path, overrides=["max_retires=0"])
