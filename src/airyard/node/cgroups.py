@@ -194,7 +194,9 @@ def _mounted() -> Iterator[Hierarchy]:
         kind, _, options = right.split(" ")[:3]
         if kind not in ("cgroup", "cgroup2"):
             continue
-        root, mount = left.split(" ")[3:5]
+        device, root, mount = left.split(" ")[2:5]
+        if not _is_device(Path(mount), device):
+            continue  # another mount lies over it
         if kind == "cgroup2":
             key, version = "", 2
             controllers = frozenset(_read(Path(mount) / "cgroup.controllers").split())
@@ -206,6 +208,14 @@ def _mounted() -> Iterator[Hierarchy]:
             yield Hierarchy(
                 version=version, controllers=controllers, mount=Path(mount), parent=base / _PARENT
             )
+
+
+def _is_device(mount: Path, device: str) -> bool:
+    try:
+        number = mount.stat().st_dev
+    except OSError:
+        return False
+    return f"{os.major(number)}:{os.minor(number)}" == device
 
 
 def _own_paths() -> dict[str, str]:

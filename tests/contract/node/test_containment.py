@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -210,6 +211,55 @@ def test_limits_that_cannot_be_enforced_are_named() -> None:
     assert cage.unenforced == ("memory", "pids")
     assert cage.oom_kills() == 0
     assert cage.remove()
+
+
+OTHER_MACHINE = r"""
+import os, subprocess, sys, time
+from airyard.node.containment import detect, set_subreaper
+set_subreaper()
+containment = detect()
+cage = containment.create(sys.argv[1], cookie=sys.argv[1], pids=100)
+tree = "sleep 600 & setsid sleep 600 & (setsid env -i sleep 600 &) ; sleep 600"
+subprocess.Popen(["sh", "-c", tree], preexec_fn=cage.enter_self, env={**os.environ, **cage.environment()})
+deadline = time.monotonic() + 10
+while len(cage.members()) < 5 and time.monotonic() < deadline:
+    time.sleep(0.01)
+print(containment.kind, containment.limits, bool(containment.reason), cage.unenforced)
+print(len(cage.members()), cage.kill(), cage.members(), cage.remove())
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (
+            "mount -t tmpfs none /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup",
+            {"cgroup-v2 False True ('pids',)", "cgroup-v2 True False ()"},
+        ),
+        ("umount -R /sys/fs/cgroup", {"environment-cookie False True ('pids',)"}),
+        ("umount /sys/fs/cgroup/unified", {"cgroup-hybrid True False ()"}),
+        (
+            "for tree in /sys/fs/cgroup/*/; do mount -o bind,remount,ro $tree; done",
+            {"environment-cookie False True ('pids',)"},
+        ),
+    ],
+    ids=["v2 only", "none", "v1 only", "read-only"],
+)
+def test_machines_of_other_kinds(grouped: Containment, change: str, expected: set[str]) -> None:
+    """The same kernel with other mounts, in a mount namespace of its own."""
+    if grouped.kind != "cgroup-hybrid" or os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("only a hybrid machine with root can show the other kinds")
+    python = f'exec {sys.executable} -c "$0" test-{uuid.uuid4().hex}'
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", f"{change} && {python}", OTHER_MACHINE],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    kind, ending = done.stdout.splitlines()
+    assert kind in expected
+    assert ending == "5 set() set() True"
 
 
 def test_description_says_what_is_missing(best: Containment) -> None:
