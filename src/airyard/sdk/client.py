@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from airyard.core.errors import Unavailable
+from airyard.core.errors import AiryardError, Unavailable
 from airyard.sdk import requests, streaming
 from airyard.sdk.config import Target, resolve
 from airyard.sdk.requests import LATEST, Request
@@ -174,7 +174,7 @@ class Client:
     ) -> Documents:
         """Return runs, newest first.
 
-        ``state`` is ``active``, ``queued``, ``ended`` or ``all``; ``limit`` None returns every one.
+        ``state``: ``queued``, ``active``, ``live`` (both), ``ended`` or ``all``; ``limit`` None returns every one.
         """
         runs: Documents = []
         before: int | None = None
@@ -409,7 +409,7 @@ class Client:
             try:
                 with closing(self._transport):
                     self._transport = embedded.find_or_start(self.target.home, announce=self._announce)
-            except Unavailable:
+            except AiryardError:
                 pass  # the caller goes on trying for as long as its patience lasts
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from airyard.core.errors import Denied, Fix, Unavailable, UserError
+from airyard.core.errors import AiryardError, Denied, Fix, Unavailable, UserError, from_json
 from airyard.sdk.config import local_token
 from airyard.sdk.transport import ConnectionLost, HttpTransport
 
@@ -79,7 +79,8 @@ def find_or_start(home: Path, *, announce: Announce, arguments: Sequence[str] = 
 
     Of several that call this at once one starts it, the others wait. ``announce`` gets one line, from the
     one that started it. ``arguments`` go to the server's command line; a running server keeps its own.
-    Raises: UserError where no server can run; Unavailable when it does not come up, with the end of its log.
+    Raises: UserError where no server can run; what the server says when it cannot start, else Unavailable with
+    the end of its log.
     Cost: one round trip when it runs; a second or two when it starts.
     """
     found = find(home)
@@ -178,10 +179,15 @@ def _quiet_find(home: Path) -> HttpTransport | None:
         return None
 
 
-def _failed(what: str, log: Path, offset: int) -> Unavailable:
+def _failed(what: str, log: Path, offset: int) -> AiryardError:
+    """Return the server's own error where it printed one, else the end of its log."""
     with open(log, "rb") as file:
         file.seek(offset)
         lines = file.read()[-16_384:].decode(errors="replace").splitlines()[-LOG_LINES:]
+    told = next((found for line in reversed(lines) if (found := _told(line)) is not None), None)
+    if told is not None:
+        told.details.setdefault("log", str(log))
+        return told
     reason = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
     tail = "".join(f"\n  | {line}" for line in lines)
     return Unavailable(
@@ -190,6 +196,18 @@ def _failed(what: str, log: Path, offset: int) -> Unavailable:
         fix=Fix(text="`airyard doctor` checks this machine.", command="airyard doctor"),
         details={"log": str(log), "lines": lines},
     )
+
+
+def _told(line: str) -> AiryardError | None:
+    """Read the line ``{"error": {...}}`` that a server prints when it cannot start."""
+    try:
+        body = json.loads(line)
+        error = body["error"]
+        message = f"The local server cannot start: {error['message']}"
+    except (ValueError, KeyError, TypeError):
+        return None
+    status = {"PERMANENT": 400, "NOT_FOUND": 404, "TRANSIENT": 503}.get(error.get("kind"), 500)
+    return from_json(status, {**error, "message": message})
 
 
 @contextmanager

@@ -202,6 +202,7 @@ class HttpTransport:
         except AiryardError:
             connection.close()
             raise
+        connection.auto_open = 0  # were it made anew behind our back, nothing would have proved it
         return connection
 
     def _open_connection(self) -> http.client.HTTPConnection:

@@ -19,8 +19,7 @@ def command(app: App, refs: tuple[str, ...], everything: bool, yes: bool) -> int
     if bool(refs) == everything:
         raise click.UsageError("Name the runs to cancel, or give --all.")
     if everything:
-        live = app.client.list(state="queued", limit=None) + app.client.list(state="active", limit=None)
-        refs = tuple(dict.fromkeys(str(run["run_id"]) for run in live))
+        refs = tuple(str(run["run_id"]) for run in app.client.list(state="live", limit=None))
         if refs and not yes and not app.as_json:
             click.confirm(f"Cancel {len(refs)} runs ({', '.join(refs)})?", abort=True, err=True)
     answers: list[dict[str, Any]] = []

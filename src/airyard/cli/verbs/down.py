@@ -7,11 +7,13 @@ from pathlib import Path
 
 import click
 
+from airyard.cli import run_text
 from airyard.cli.app import App, verb
 from airyard.core.errors import Conflict, Fix, Unavailable, UserError
 from airyard.sdk.client import Client
 
 STOP_TIMEOUT_S = 120.0
+MAX_SHOWN = 20
 
 
 @verb("down")
@@ -50,17 +52,21 @@ def _ask(client: Client, runs: str) -> None:
     try:
         client.shutdown(runs=runs)
     except Conflict as error:
-        live = [*client.list(state="active", limit=None), *client.list(state="queued", limit=None)]
-        lines = {run["run_id"]: f"  run {run['run_id']}  {run.get('name') or run.get('experiment')}  "
-                 f"{run.get('status')}" for run in live}  # fmt: skip
+        live = client.list(state="live", limit=None)
+        lines = [
+            f"  run {run['run_id']}  {run_text.label(run)}  {run_text.status_word(run)}"
+            for run in live[:MAX_SHOWN]
+        ]
+        if len(live) > MAX_SHOWN:
+            lines.append(f"  and {len(live) - MAX_SHOWN} more: airyard list --state live --all")
         raise Conflict(
-            "\n".join([error.message, *lines.values()]),
+            "\n".join([error.message, *lines]),
             code=error.code,
             fix=Fix(
                 text="`airyard down --keep-runs` leaves them running, `--cancel-runs` cancels them first.",
                 command="airyard down --keep-runs",
             ),
-            details={**error.details, "runs": list(lines)},
+            details={**error.details, "runs": [run["run_id"] for run in live]},
         ) from None
 
 

@@ -11,9 +11,9 @@ from airyard.cli.app import App, key_values, verb
 @verb("list")
 @click.option(
     "--state",
-    type=click.Choice(["active", "queued", "ended", "all"]),
+    type=click.Choice(["queued", "active", "live", "ended", "all"]),
     default="all",
-    help="Only runs in this state (all).",
+    help="Only these; live is queued and active (all).",
 )
 @click.option("-n", "--limit", type=click.IntRange(min=1), default=20, help="At most so many (20).")
 @click.option("--all", "everything", is_flag=True, help="No limit.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from airyard.cli import formats
 from airyard.cli.app import App, verb
 
 
@@ -20,6 +21,9 @@ def command(app: App, refs: tuple[str, ...], yes: bool) -> None:
         answer = app.client.delete(ref)
         removed.append({"ref": ref, **answer})
         if not app.as_json:
-            app.console.text(f"run {ref} is removed")
+            freed = f", {formats.size(answer['log_bytes'])} of logs" if answer.get("log_bytes") else ""
+            app.console.text(f"run {answer.get('run_id', ref)} is removed{freed}")
+            for left in answer.get("left") or ():
+                app.console.note(f"left behind: {left}", "yellow")
     if app.as_json:
         app.console.data({"removed": removed})

@@ -1,0 +1,65 @@
+"""The local server: what is known without starting one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from airyard.core.errors import UserError
+from airyard.sdk import embedded
+
+
+def test_the_command_line_carries_no_token(tmp_path: Path) -> None:
+    line = embedded.server_command(tmp_path, ["--simulate", "GPU_1xA10=1"])
+    assert line == [
+        sys.executable,
+        "-m",
+        "airyard.server",
+        "--home",
+        str(tmp_path),
+        "--simulate",
+        "GPU_1xA10=1",
+    ]
+
+
+def test_an_endpoint_is_read_or_counts_as_none(tmp_path: Path) -> None:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    assert embedded.read_endpoint(tmp_path) is None
+    (folder / "endpoint.json").write_text("{")
+    assert embedded.read_endpoint(tmp_path) is None
+    (folder / "endpoint.json").write_text('{"url":"http://127.0.0.1:7","pid":5,"version":"1"}')
+    found = embedded.read_endpoint(tmp_path)
+    assert found is not None
+    assert (found.url, found.pid) == ("http://127.0.0.1:7", 5)
+
+
+def test_where_no_server_can_run_the_way_out_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "SERVER_MODULES", ("fastapi", "no_such_module_here"))
+    with pytest.raises(UserError, match="missing: no_such_module_here") as caught:
+        embedded.check_startable(tmp_path)
+    assert caught.value.fix is not None
+    assert caught.value.fix.command == "pip install 'airyard[server]'"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(UserError, match="Linux only"):
+        embedded.check_startable(tmp_path)
+
+
+def test_a_servers_own_error_is_passed_on(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text('old\n{"error":{"code":"PORT_TAKEN","kind":"PERMANENT","message":"port 7 is taken"}}\n')
+    error = embedded._failed("ended", log, 4)
+    assert (type(error), error.code) == (UserError, "PORT_TAKEN")
+    assert error.message == "The local server cannot start: port 7 is taken"
+
+
+def test_else_the_end_of_its_log_is_shown(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("of an earlier start\nTraceback\nImportError: no\n")
+    error = embedded._failed("ended at its start with exit code 1", log, 20)
+    assert error.message.startswith("The local server ended at its start with exit code 1: ImportError: no\n")
+    assert "earlier" not in error.message
