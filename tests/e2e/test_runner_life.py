@@ -166,8 +166,8 @@ def test_exit_codes_signals_and_what_bash_says(member: Callable[..., Member]) ->
     cases = [
         ("exit 7", {"code": 7, "cause": "USER_CODE"}, "exited with 7"),
         ("kill -SEGV $$", {"code": None, "signal": 11, "cause": "USER_CODE"}, "SIGSEGV"),
-        ("no-such-command-here", {"code": 127, "retryable": False}, "command not found"),
-        ("echo ) oops", {"code": 2, "retryable": False}, "syntax error"),
+        ("no-such-command-here", {"code": 127, "permanent": True}, "command not found"),
+        ("echo ) oops", {"code": 2, "permanent": True}, "syntax error"),
         ("python3 -c 'raise ValueError(\"at 12\")'", {"code": 1}, "ValueError: at 12"),
     ]
     for number, (command, expected, words) in enumerate(cases):
@@ -297,7 +297,7 @@ def test_the_time_limit_needs_no_server(member: Callable[..., Member], api: Runn
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert record["exited"]["cause"] == "USER_LIMIT"
-    assert record["exited"]["timed_out"] is True
+    assert record["exited"]["stop_reason"] == "TIME_LIMIT"
     assert processes_with(one.cookie) == []
     api.start()
     one.side.report("LOGS_CLOSED")

@@ -97,7 +97,8 @@ class RunnerState:
     started: bool = False
     exit: ProcessExited | None = None
     exited_ms: int | None = None
-    failure: tuple[str, str] | None = None
+    failure: PrepareFailed | None = None
+    """Why the preparation, or the launch, came to nothing."""
     over: str | None = None
     renewed_ms: int | None = None
     """When the last poll that was answered had been sent."""
@@ -294,7 +295,7 @@ def _on_prepare_failed(state: RunnerState, event: PrepareFailed, now_ms: int) ->
     if state.phase is not Phase.PREPARING:
         return state, []
     if not state.ending:
-        state = replace(state, failure=(event.cause, event.message))
+        state = replace(state, failure=event)
     return replace(state, phase=Phase.REAPING, exited_ms=now_ms), [ReapTree()]
 
 
@@ -326,7 +327,8 @@ def _on_launch_failed(state: RunnerState, event: LaunchFailed, now_ms: int) -> S
     if state.phase is not Phase.LAUNCHING:
         return state, []
     if not state.ending:
-        state = replace(state, failure=(event.cause, event.message))
+        failure = PrepareFailed(cause=event.cause, message=event.message)
+        state = replace(state, failure=failure)
     return replace(state, phase=Phase.REAPING, exited_ms=now_ms), [ReapTree()]
 
 
@@ -361,8 +363,8 @@ def _on_tree_gone(state: RunnerState, event: TreeGone, now_ms: int) -> Step:
         "message": verdict.message,
         "out_of_memory": verdict.out_of_memory,
         "address_in_use": verdict.address_in_use,
-        "retryable": not verdict.permanent,
-        "timed_out": state.stop is not None and state.stop.reason == "TIME_LIMIT",
+        "permanent": verdict.permanent,
+        "stop_reason": state.stop.reason if state.stop is not None else "",
         "fingerprint": verdict.fingerprint,
         "duration_ms": ending.duration_ms,
     }
@@ -383,7 +385,8 @@ def _ending(state: RunnerState) -> Ending:
         duration_ms=max(0, duration_ms),
         stop=state.stop,
         attempt_over=state.over,
-        failure=state.failure,
+        failure=(state.failure.cause, state.failure.message) if state.failure else None,
+        failure_is_permanent=state.failure is not None and state.failure.permanent,
         rendezvous_port=state.port,
         attempt_timeout_s=state.attempt_timeout_s,
     )

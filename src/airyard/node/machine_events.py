@@ -54,10 +54,11 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareFailed:
-    """The preparation failed, or was interrupted as told."""
+    """The preparation failed, or was interrupted as told. ``permanent``: trying again cannot help."""
 
     cause: str
     message: str
+    permanent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

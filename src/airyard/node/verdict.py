@@ -69,6 +69,7 @@ class Ending:
     """Why the attempt ended above the runner's head (410, lease), or None."""
     failure: tuple[str, str] | None = None
     """(cause, message) when the preparation or the launch itself failed."""
+    failure_is_permanent: bool = False
     rendezvous_port: int | None = None
     attempt_timeout_s: float | None = None
 
@@ -99,7 +100,12 @@ def judge(ending: Ending, evidence: Evidence) -> Verdict:
         return Verdict(cause=cause, message=_stopped(ending, ending.stop), out_of_memory=out_of_memory)
     if ending.failure is not None:
         cause, message = ending.failure
-        return Verdict(cause=cause, message=message, fingerprint=fingerprint(None, None, message))
+        return Verdict(
+            cause=cause,
+            message=message,
+            permanent=ending.failure_is_permanent,
+            fingerprint=fingerprint(None, None, message),
+        )
     return _judge_failure(ending, evidence)
 
 

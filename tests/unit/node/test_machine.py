@@ -171,7 +171,7 @@ def test_the_time_limit_needs_no_server() -> None:
     assert kinds(out)[:3] == ["WriteStopFile", "Signal", "SetTimer"]
     body = exited(out)
     assert body["cause"] == "USER_LIMIT"
-    assert body["timed_out"] is True
+    assert body["stop_reason"] == "TIME_LIMIT"
     assert "time limit: 100 s" in body["message"]
 
 
