@@ -14,7 +14,7 @@ from airyard.core.workload import Workload, first_difference
 from airyard.spec.bases import deep_merge, merge_documents
 from airyard.spec.document import parse_document
 from airyard.spec.load import load_text
-from airyard.spec.problems import near_miss
+from airyard.spec.problems import Problem, WorkloadInvalid, near_miss
 
 KEYS = st.text("abcd", min_size=1, max_size=2)
 LEAVES = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.text("xyz", max_size=3))
@@ -152,3 +152,55 @@ def test_any_text_parses_or_is_a_problem_with_a_place(text: str) -> None:
     document, problems = parse_document(text, file="w.yaml")
     assert isinstance(document.data, dict)
     assert all(problem.position.line >= 1 for problem in problems)
+
+
+EVERY_FIELD: dict[str, Any] = {
+    "experiment_name": "e",
+    "compute": {"accelerator_type": "CPU", "num_accelerators": 2, "memory": "1GiB", "pool_id": "p"},
+    "containers": [
+        {"name": "a", "command": "c", "ranks": [0, 1], "environment_variables": {"variables": {"A": "b"}}}
+    ],
+    "environment": {
+        "version": 6,
+        "dependencies": ["a"],
+        "secrets": {"S": "a/b"},
+    },
+    "code_source": {
+        "type": "snapshot",
+        "snapshot": {"root_path": ".", "git": {"commit": "a"}, "include_paths": ["a"]},
+    },
+    "parameters": {"a": 1},
+    "env_variables": {"E": "x"},
+    "tags": {"t": "u"},
+    "permissions": [{"user_name": "a", "level": "CAN_VIEW"}],
+    "timeouts": {"queue": "1m"},
+    "preemption": {"signal": "SIGINT"},
+    "priority": "NORMAL",
+    "max_retries": 1,
+}
+ODD = st.one_of(
+    VALUES,
+    st.floats(),
+    st.sampled_from(["", " ", "\0", "$X", "a/b", "-r x", "{{secrets/a", "GPU_1x", "1e5", "~", "//"]),
+)
+
+
+@given(st.sampled_from(sorted(paths(EVERY_FIELD) - {()}, key=str)), ODD)
+@settings(max_examples=400)
+def test_whatever_stands_in_a_field_is_read_or_is_a_problem(path: tuple[str | int, ...], value: Any) -> None:
+    fields = json.loads(json.dumps(EVERY_FIELD))
+    parent: Any = fields
+    for part in path[:-1]:
+        parent = parent[part]
+    parent[path[-1]] = value
+    problems: tuple[Problem, ...] = ()
+    try:
+        load_text(yaml.safe_dump(fields), folder=Path("unused"), check_code=False)
+    except WorkloadInvalid as error:
+        problems = error.problems
+        json.dumps(error.as_json(), allow_nan=False)
+    assert all(problem.message and problem.position.line >= 1 for problem in problems)
+
+
+def test_the_file_that_is_varied_is_a_good_one() -> None:
+    assert load_text(yaml.safe_dump(EVERY_FIELD), folder=Path("unused"), check_code=False).workload.roles

@@ -286,7 +286,7 @@ class _Scan:
             raise UserError(
                 f"files of {source.root} look like secrets, so nothing was sent: {names}{more}",
                 code="SECRET_IN_CODE",
-                fix="name them in .gitignore and use `airyard secrets put`, or allow them with --allow-secrets",
+                fix="name them in .gitignore and use `airyard secrets put`; --allow-secret-files sends them",
                 details={"files": [{"path": path, "reason": reason} for path, reason in self.secrets]},
             )
         if not self.entries:

@@ -89,10 +89,7 @@ usage_policy_name: lab
 
 def test_every_field_at_once(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
-    loaded = load(
-        FULL,
-        tmp_path,
-    )
+    loaded = load(FULL, tmp_path)
     result = loaded.workload
     assert dict(result.tags) == {"round": "1", "release": "1.10", "keep": "yes", "note": "text"}
     assert (result.name, result.project) == ("first-run", "vision")
