@@ -1,0 +1,63 @@
+"""What runners say, read from its wire form.
+
+Owns: the translation of reports and exit records into records. Must not know: HTTP, what follows from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airyard.core.commands import Report, ReportKind
+from airyard.core.errors import UserError
+from airyard.core.run import Cause, Checkpoint, Exit, LogClose
+
+
+def report_of(item: Mapping[str, Any], offset_ns: int, now_ms: int) -> Report:
+    """Read one report. Raises: UserError for something else."""
+    try:
+        kind = ReportKind(item["kind"])
+        at_ms = min((int(item.get("at_ns", 0)) + offset_ns) // 1_000_000, now_ms)
+        number = int(item["number"])
+        if kind is ReportKind.READY:
+            return Report(
+                number=number,
+                kind=kind,
+                at_ms=at_ms,
+                address=str(item["address"]),
+                prepared={name: int(value) for name, value in item.get("prepared", {}).items()},
+            )
+        if kind is ReportKind.PORT_TAKEN:
+            return Report(number=number, kind=kind, at_ms=at_ms, port=int(item["port"]))
+        if kind is ReportKind.CHECKPOINT:
+            saved = Checkpoint(step=int(item["step"]), path=str(item["path"]), at_ms=at_ms)
+            return Report(number=number, kind=kind, at_ms=at_ms, checkpoint=saved)
+        if kind is ReportKind.EXITED:
+            return Report(number=number, kind=kind, at_ms=at_ms, exit=exit_of(item, at_ms))
+        if kind is ReportKind.LOGS_CLOSED:
+            closed = LogClose(last_seq=int(item["last_seq"]), sha256=str(item["sha256"]))
+            return Report(number=number, kind=kind, at_ms=at_ms, logs=closed)
+        return Report(number=number, kind=kind, at_ms=at_ms)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"a report of kind {item.get('kind')!r} is malformed: {error!r}", code="BAD_REPORT"
+        ) from error
+
+
+def exit_of(item: Mapping[str, Any], at_ms: int) -> Exit:
+    """Read an EXITED report or the ``exited`` part of an exit record."""
+    cause = item.get("cause")
+    return Exit(
+        code=item.get("code"),
+        signal=item.get("signal"),
+        started=bool(item.get("started")),
+        cause=Cause(cause) if cause else None,
+        message=str(item.get("message", "")),
+        at_ms=at_ms,
+        duration_ms=int(item.get("duration_ms", 0)),
+        out_of_memory=bool(item.get("out_of_memory")),
+        address_in_use=bool(item.get("address_in_use")),
+        stop_reason=str(item.get("stop_reason") or ""),
+        permanent=bool(item.get("permanent")),
+        fingerprint=str(item.get("fingerprint", "")),
+    )
