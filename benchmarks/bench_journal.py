@@ -112,14 +112,15 @@ def main() -> int:
     where = os.environ.get("AIRYARD_BENCH_DIR")
     for events_each in (1, 64):
         with tempfile.TemporaryDirectory(dir=where) as name:
-            ours, raw = airyard_commits(Path(name), events_each), raw_commits(Path(name), events_each)
-            pairs = [(rate(ours), rate(raw)) for _ in range(ROUNDS)]
+            one, other = airyard_commits(Path(name), events_each), raw_commits(Path(name), events_each)
+            pairs = [(rate(one), rate(other)) for _ in range(ROUNDS)]
         pairs.sort(key=lambda pair: pair[0] / pair[1])
         middle = pairs[len(pairs) // 2]
+        ratios = [ours / raw for ours, raw in pairs]
         print(
             f"{events_each:3} events a commit: journal {middle[0]:6.0f} commits/s "
-            f"({middle[0] * events_each:6.0f} events/s), "
-            f"raw sqlite3 {middle[1]:6.0f} commits/s; ratio {middle[0] / middle[1]:.2f} (of {ROUNDS} rounds {pairs[0][0] / pairs[0][1]:.2f} to {pairs[-1][0] / pairs[-1][1]:.2f})"
+            f"({middle[0] * events_each:6.0f} events/s), raw sqlite3 {middle[1]:6.0f} commits/s; "
+            f"ratio {ratios[len(ratios) // 2]:.2f} (of {ROUNDS} rounds {ratios[0]:.2f} to {ratios[-1]:.2f})"
         )
     return 0
 
