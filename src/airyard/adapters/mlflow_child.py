@@ -25,6 +25,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
@@ -87,11 +88,11 @@ def prepare_database(folder: Path) -> None:
     found = marker.read_text().strip() if marker.exists() else ""
     if database.exists() and found != wanted:
         backup = folder / f"{DATABASE}.before-{wanted}"
-        with sqlite3.connect(database) as source, sqlite3.connect(backup) as target:
+        with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(backup)) as target:
             source.backup(target)
         command = [sys.executable, "-m", "mlflow", "db", "upgrade", f"sqlite:///{database}"]
         subprocess.run(command, check=True, cwd=folder)
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
     marker.write_text(wanted + "\n")
 

@@ -26,6 +26,7 @@ from pathlib import Path
 import httpx
 
 from airyard.adapters.mlflow_endpoint import AWAY_STATUSES, MlflowEndpoint
+from airyard.adapters.tracking_merge import Request, first_request
 from airyard.core.errors import Unavailable
 
 _log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ _PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _SERVER_ERRORS_UNTIL_REFUSED = 8
 _REFUSED_BYTES = 64 * 1024 * 1024
 _DRAINING_S = 3.0
+_JOINED_WRITES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,19 +147,24 @@ class WriteSpool:
         with self._lock:
             return self._arrived.wait_for(lambda: self._writes > 0, timeout_s)
 
-    def oldest(self) -> SpooledWrite | None:
-        """Return the write to replay next; it stays until ``drop_oldest``."""
+    def oldest(self, limit: int = 1) -> list[SpooledWrite]:
+        """Return up to ``limit`` writes to replay next; they stay until ``drop_oldest``."""
         with self._lock:
-            read = self._read(self._start)
-            return read[0] if read is not None else None
+            found: list[SpooledWrite] = []
+            at = self._start
+            while len(found) < limit and (read := self._read(at)) is not None:
+                found.append(read[0])
+                at = read[1]
+            return found
 
-    def drop_oldest(self) -> None:
-        """Forget the oldest write; the file is emptied with its last one."""
+    def drop_oldest(self, count: int = 1) -> None:
+        """Forget the oldest writes; the file is emptied with its last one."""
         with self._lock:
-            read = self._read(self._start)
-            if read is None:
-                return
-            self._start, self._writes = read[1], self._writes - 1
+            for _ in range(count):
+                read = self._read(self._start)
+                if read is None:
+                    return
+                self._start, self._writes = read[1], self._writes - 1
             self._dropped_s, self._reason = time.monotonic(), ""
             if self._start >= self._end:
                 os.ftruncate(self._file, 0)
@@ -167,9 +174,10 @@ class WriteSpool:
 
     def refuse_oldest(self, reason: str) -> None:
         """Move the oldest write into ``writes.refused``, one JSON line with the reason."""
-        write = self.oldest()
-        if write is None:
+        found = self.oldest()
+        if not found:
             return
+        write = found[0]
         line = {
             "reason": reason,
             "path": write.path,
@@ -257,22 +265,27 @@ class SpoolReplayer:
         self._poked.set()
 
     def _run(self) -> None:
-        failures = server_errors = 0
+        failures = server_errors = singly = 0
         with self._endpoint.client() as client:
             while not self._stopping.is_set():
                 if not self._spool.wait(timeout_s=1.0):
                     continue
-                write = self._spool.oldest()
-                if write is None:
+                found = self._spool.oldest(1 if singly else _JOINED_WRITES)
+                if not found:
                     continue
-                status, reason = self._send(client, write)
+                request = first_request([(write.path, write.body) for write in found])
+                status, reason = self._send(client, request)
                 server_errors = server_errors + 1 if status == 500 else 0
+                poison = self._is_poison(status) or server_errors >= _SERVER_ERRORS_UNTIL_REFUSED
                 if 200 <= status < 300:
-                    self._spool.drop_oldest()
-                    failures = 0
-                elif self._is_poison(status) or server_errors >= _SERVER_ERRORS_UNTIL_REFUSED:
-                    self._refuse(write, reason)
-                    failures = server_errors = 0
+                    self._spool.drop_oldest(request.writes)
+                    failures, singly = 0, max(0, singly - 1)
+                elif poison and request.writes > 1:
+                    # One of them is refused: send each by itself to find out which.
+                    singly, server_errors = request.writes, 0
+                elif poison:
+                    self._refuse(found[0], reason)
+                    failures, server_errors, singly = 0, 0, max(0, singly - 1)
                 else:
                     self._spool.note_failure(reason)
                     self._poked.wait(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
@@ -283,11 +296,11 @@ class SpoolReplayer:
         """Whether asking again cannot help; a refused credential (401, 403) can be mended, so it waits."""
         return 400 <= status < 500 and status not in AWAY_STATUSES | {401, 403, 408}
 
-    def _send(self, client: httpx.Client, write: SpooledWrite) -> tuple[int, str]:
-        """Send one write; status 0 stands for no answer."""
+    def _send(self, client: httpx.Client, request: Request) -> tuple[int, str]:
+        """Send one request; status 0 stands for no answer."""
         headers = {"Content-Type": "application/json"}
         try:
-            answer = client.post(write.path, content=write.body, headers=headers)
+            answer = client.post(request.path, content=request.body, headers=headers)
         except httpx.HTTPError as error:
             return 0, str(error)
         return answer.status_code, f"HTTP status {answer.status_code}: {answer.text[:500]}"

@@ -5,12 +5,20 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from importlib.metadata import version
 from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 
+from airyard.adapters import mlflow_child
 from airyard.adapters.mlflow_endpoint import MlflowEndpoint
 from airyard.adapters.mlflow_rest import MlflowTracker
+from airyard.adapters.mlflow_server import EmbeddedMlflow
 from airyard.adapters.tracking_worker import FinishJob, MetricsJob, OpenJob, TrackingWorker
 from airyard.core.errors import NotFound, Unavailable, UserError
 from airyard.ports.tracker import Metric, OpenRun, TrackedStatus, TrackerKind
@@ -127,13 +135,9 @@ def test_files_of_the_embedded_server_are_private(yard) -> None:
 
 
 def test_a_second_server_on_the_folder_is_refused(yard, tmp_path: Path) -> None:
-    from airyard.adapters.mlflow_server import EmbeddedMlflow
-
     second = EmbeddedMlflow(yard.folder, tmp_path / "second.log")
     second.start()
     try:
-        from time import monotonic, sleep
-
         deadline_s = monotonic() + 30
         while "another MLflow holds" not in second.state().detail and monotonic() < deadline_s:
             sleep(0.05)
@@ -144,12 +148,23 @@ def test_a_second_server_on_the_folder_is_refused(yard, tmp_path: Path) -> None:
     assert yard.mlflow.state().kind is TrackerKind.UP
 
 
+def test_a_database_of_another_version_is_copied_and_migrated(tmp_path: Path) -> None:
+    """The marker of the installed version differs: MLflow's own upgrade runs, on a copy's original."""
+    database, marker = tmp_path / "mlflow.db", tmp_path / "mlflow.version"
+    sqlite3.connect(database).close()
+    marker.write_text("2.0.0\n")
+    mlflow_child.prepare_database(tmp_path)
+    assert marker.read_text().strip() == version("mlflow")
+    assert (tmp_path / f"mlflow.db.before-{version('mlflow')}").exists()
+    with closing(sqlite3.connect(database)) as connection:
+        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        mode = connection.execute("PRAGMA journal_mode").fetchone()
+    assert {"runs", "metrics", "alembic_version"} <= tables
+    assert mode == ("wal",)
+
+
 def test_mlflow_dies_with_a_killed_server(tmp_path: Path) -> None:
     """``kill -9`` of the supervising process leaves no MLflow behind."""
-    import subprocess
-    import sys
-    from time import monotonic, sleep
-
     script = (
         "import sys, time, pathlib\n"
         "from airyard.adapters.mlflow_server import EmbeddedMlflow\n"

@@ -17,8 +17,8 @@ def write(number: int) -> SpooledWrite:
 
 def drained(spool: WriteSpool) -> list[SpooledWrite]:
     found = []
-    while (oldest := spool.oldest()) is not None:
-        found.append(oldest)
+    while oldest := spool.oldest():
+        found.extend(oldest)
         spool.drop_oldest()
     return found
 
