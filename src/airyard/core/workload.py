@@ -22,6 +22,15 @@ DEFAULT_MAX_RETRIES = 3
 WORKLOAD_FORMAT = 1
 CPU = "CPU"
 
+RESERVED_VARIABLES = frozenset(
+    {
+        "NUM_NODES", "NODE_RANK", "POD_RANK", "RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_ADDR", "CUDA_VISIBLE_DEVICES",
+        "CODE_SOURCE", "CODE_SOURCE_PATH", "HYPERPARAMETERS_PATH",
+    }
+)  # fmt: skip
+"""Names that Airyard or the user's launcher sets on a node, beside everything that begins with AIRYARD_."""
+
 _ACCELERATOR = re.compile(r"GPU_([1-9][0-9]{0,2})x([A-Za-z0-9][A-Za-z0-9_.-]{0,62})")
 
 
@@ -487,6 +496,11 @@ class Workload:
         """Return the SHA-256 (hex) of the canonical form."""
         text = json.dumps(self.canonical(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def is_reserved_variable(name: str) -> bool:
+    """True for a variable that a workload may not set."""
+    return name in RESERVED_VARIABLES or name.startswith("AIRYARD_")
 
 
 def pairs(mapping: Mapping[str, str]) -> Pairs:

@@ -119,8 +119,9 @@ class _Reader:
             reason = getattr(error, "problem", None) or str(error)
             self._add(ProblemCode.YAML_SYNTAX, path, f"unreadable value: {reason}", node.start_mark)
             return None
-        if isinstance(value, bytes):
-            self._add(ProblemCode.YAML_SYNTAX, path, "binary values are not supported", node.start_mark)
+        unfit = _unfit(value)
+        if unfit:
+            self._add(ProblemCode.YAML_SYNTAX, path, unfit, node.start_mark)
             return None
         return value
 
@@ -149,6 +150,9 @@ class _Reader:
             if not isinstance(key, yaml.ScalarNode):
                 self._add(ProblemCode.WRONG_TYPE, path, "a key must be text", key.start_mark)
                 continue
+            if _unfit(key.value):
+                self._add(ProblemCode.YAML_SYNTAX, path, _unfit(key.value), key.start_mark)
+                continue
             below = (*path, key.value)
             self.positions[below] = _position(self._file, key.start_mark)
             out[key.value] = self.read(child, below)
@@ -167,6 +171,20 @@ class _Reader:
 
     def _add(self, code: ProblemCode, path: FieldPath, message: str, mark: yaml.Mark) -> None:
         self.problems.append(_problem(code, self._file, message, mark, dotted_path(path)))
+
+
+def _unfit(value: Any) -> str:
+    """Say why a scalar cannot be stored as JSON; empty when it can."""
+    if isinstance(value, bytes):
+        return "binary values are not supported"
+    if isinstance(value, int) and value.bit_length() > 1024:
+        return "the number is too large"
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return "the text holds half of a character (a lone surrogate)"
+    return ""
 
 
 def _kind_of(node: yaml.Node) -> str:

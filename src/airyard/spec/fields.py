@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError
 from airyard.core.workload import Priority
 
 MAX_COMMAND_LINES = 1000
+MAX_DURATION_S = 10 * 366 * 86_400
 LEGACY_ACCELERATORS = {
     "a10": "GPU_1xA10",
     "a10g": "GPU_1xA10",
@@ -238,6 +239,8 @@ def duration_s(value: Any) -> int:
         seconds = sum(
             int(count) * _DURATION_UNITS[unit] for count, unit in re.findall(r"(\d+)\s*([smhd])", value)
         )
+        if seconds > MAX_DURATION_S:
+            refuse(f"{quoted(value)} is more than ten years")
         return seconds if seconds > 0 else refuse("must be longer than nothing")
     if isinstance(value, int | float) and not isinstance(value, bool):
         refuse(f"{value} has no unit; write {value}s, {value}m or {value}h")

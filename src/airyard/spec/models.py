@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from airyard.spec.fields import (
+    MAX_DURATION_S,
     AcceleratorType,
     ArtifactLocation,
     Branch,
@@ -44,7 +45,6 @@ from airyard.spec.fields import (
 )
 
 Natural = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
 Cores = Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False), Shown(text="number of cores")]
 TagValue = Annotated[
     str, Field(max_length=500), WithJsonSchema({"type": ["string", "number", "boolean"]}), Shown(text="text")
@@ -68,7 +68,7 @@ class ComputeBlock(Block):
         required=True,
         examples=["GPU_1xA10", "GPU_8xH100", "CPU"],
     )
-    num_accelerators: Positive | None = setting(
+    num_accelerators: Annotated[int, Field(ge=1, le=1_000_000)] | None = setting(
         "Accelerators of the whole run, a multiple of those per node: the number of nodes is this divided by "
         "them. For CPU it counts nodes and may be left out.",
         shown_default="1 node for CPU; required otherwise",
@@ -307,11 +307,11 @@ class WorkloadFile(Block):
         "HYPERPARAMETERS_PATH.",
         shown_default="none",
     )
-    max_retries: Natural | None = setting(
+    max_retries: Annotated[int, Field(ge=0, le=1000)] | None = setting(
         "How often a failed attempt is tried again; 0 turns it off. Faults of the yard do not count.",
         shown_default="3",
     )
-    timeout_minutes: Positive | None = setting(
+    timeout_minutes: Annotated[int, Field(ge=1, le=MAX_DURATION_S // 60)] | None = setting(
         "Limit of each attempt, counted from when its command runs.", shown_default="no limit"
     )
     timeouts: TimeoutsBlock | None = setting("Limits beside timeout_minutes.", origin=Origin.AIRYARD)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
+from airyard.core.workload import RESERVED_VARIABLES
 from airyard.spec.catalogue import Entry, fields_of
 from airyard.spec.fields import MAX_COMMAND_LINES, Origin
 from airyard.spec.help import shown
 from airyard.spec.models import Block, WorkloadFile
 from airyard.spec.problems import ProblemCode
-from airyard.spec.rules import RESERVED_VARIABLES
 from airyard.spec.secret_files import HEAD_BYTES
 
 _RESERVED = ", ".join(f"`{name}`" for name in sorted(RESERVED_VARIABLES))
@@ -44,8 +44,8 @@ Rules for the whole file:
 - Unknown and duplicate keys are errors; all problems are reported at once, each with line, column and the
   nearest valid name.
 - Relative paths are relative to the file. A field that is empty (`environment:`) counts as left out.
-- Keys are text; dates are text. As in YAML 1.1, `1e-4` is text and `1.0e-4` a number: a parameter of that
-  form is warned about.
+- Keys are text; dates are text. As in YAML 1.1, `1e-4` is text, `1.0e-4` a number, `010` is 8 and `12:30` is
+  750: parameters of such forms are warned about.
 - What changes how a run runs and is not built yet is the error `NOT_SUPPORTED_YET`; what only describes is
   stored, shown, and warned about.
 - The AI Runtime's fields of every generation are read. Fields marked *Airyard* are extensions, fields

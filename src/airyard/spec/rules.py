@@ -11,20 +11,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from airyard.core.workload import CPU, parse_accelerator
+from airyard.core.workload import CPU, is_reserved_variable, parse_accelerator
 from airyard.spec.fields import LEGACY_ACCELERATORS
 from airyard.spec.problems import FieldPath, ProblemCode, Report, dotted_path
 
 POOL_SPELLINGS = ("pool_id", "pool_name", "provisioned_capacity_id", "node_pool_id")
-RESERVED_VARIABLES = frozenset(
-    {
-        "NUM_NODES", "NODE_RANK", "POD_RANK", "RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_ADDR", "CUDA_VISIBLE_DEVICES",
-        "CODE_SOURCE", "CODE_SOURCE_PATH", "HYPERPARAMETERS_PATH",
-    }
-)  # fmt: skip
 SECRET_TEXT = re.compile(r"\{\{\s*secrets/([^/\s{}]+)/([^/\s{}]+)\s*\}\}")
 _SCIENTIFIC = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+_SURPRISING = re.compile(r"[-+]?0[0-7_]+|[-+]?\d[\d_]*(:[0-5]?\d)+")
+"""Octal (``010`` is 8) and base 60 (``12:30`` is 750), as YAML 1.1 has them."""
 _IMAGES = ("unity_catalog_image", "docker_image", "custom_image_tag")
 
 
@@ -194,7 +189,7 @@ def _variable_places(data: dict[str, Any], report: Report, parents: tuple[FieldP
 
 
 def _variable(path: FieldPath, name: str, value: Any, report: Report) -> None:
-    if name in RESERVED_VARIABLES or name.startswith("AIRYARD_"):
+    if is_reserved_variable(name):
         report.add(
             ProblemCode.RESERVED_NAME, path, "is set by Airyard on every node and cannot be overridden"
         )
@@ -287,6 +282,9 @@ def _parameters(data: dict[str, Any], report: Report) -> None:
             report.add(ProblemCode.INVALID_VALUE, path, message)
         elif isinstance(value, str) and _SCIENTIFIC.fullmatch(value):
             message = f"YAML reads {value} as text; as a number it is {_with_dot(value)}"
+            report.warn(ProblemCode.LOOKS_WRONG, path, message)
+        elif isinstance(value, int) and _SURPRISING.fullmatch(report.raw.get(path, "")):
+            message = f"YAML reads {report.raw[path]} as the number {value}; put it in quotes to keep it"
             report.warn(ProblemCode.LOOKS_WRONG, path, message)
 
 

@@ -41,27 +41,38 @@ timeout_minutes: 10
 """
 
 _HELLO_SCRIPT = '''\
-"""A first run: prints a falling loss and logs it to the MLflow run that Airyard made."""
+"""A first run: reads its parameters, prints a falling loss, logs it to the MLflow run that Airyard made."""
 
 import os
 import time
 
-STEPS, RATE = 20, 0.1
+
+def parameters() -> dict[str, float]:
+    """Return the `parameters` of workload.yaml."""
+    path = os.environ.get("HYPERPARAMETERS_PATH")
+    if path is None:
+        return {}
+    import yaml
+
+    with open(path) as file:
+        return yaml.safe_load(file)
 
 
 def main() -> None:
     """Descend a parabola."""
-    print(f"node {os.environ.get('NODE_RANK', '0')} of {os.environ.get('NUM_NODES', '1')}")
-    tracked = "MLFLOW_RUN_ID" in os.environ
+    given = parameters()
+    steps, rate = int(given.get("steps", 20)), given.get("learning_rate", 0.1)
+    print(f"node {os.environ.get('NODE_RANK', '0')} of {os.environ.get('NUM_NODES', '1')}", flush=True)
+    tracked = "MLFLOW_RUN_ID" in os.environ and os.environ.get("NODE_RANK", "0") == "0"
     if tracked:
         import mlflow
 
-        mlflow.start_run()
+        mlflow.start_run()  # goes on with the run of MLFLOW_RUN_ID
     position = 3.0
-    for step in range(STEPS):
+    for step in range(steps):
         loss = position * position
-        position -= RATE * 2 * position
-        print(f"step {step} loss {loss:.6f}")
+        position -= rate * 2 * position
+        print(f"step {step} loss {loss:.6f}", flush=True)
         if tracked:
             mlflow.log_metric("loss", loss, step=step)
         time.sleep(0.05)

@@ -12,21 +12,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
-from airyard.core.workload import Workload, parse_accelerator
+from airyard.core.workload import Workload, is_reserved_variable, parse_accelerator
 
 MAX_SOURCE_CHARACTERS = 1 << 20
 MAX_COMMAND_CHARACTERS = 1 << 20
 _HEX = re.compile(r"[0-9a-f]{64}")
 _SECRET = re.compile(r"[^/\s]+/[^/\s]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# The same names as the workload file refuses (`spec.rules`); a client without that check must not get around it.
-RESERVED_VARIABLES = frozenset(
-    {
-        "NUM_NODES", "NODE_RANK", "POD_RANK", "RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_ADDR", "CUDA_VISIBLE_DEVICES",
-        "CODE_SOURCE", "CODE_SOURCE_PATH", "HYPERPARAMETERS_PATH",
-    }
-)  # fmt: skip
 
 
 def _accelerator(text: str) -> str:
@@ -43,7 +35,7 @@ def _secret(text: str) -> str:
 def _variable(name: str) -> str:
     if not _VARIABLE.fullmatch(name):
         raise ValueError("is not a name of an environment variable")
-    if name in RESERVED_VARIABLES or name.startswith("AIRYARD_"):
+    if is_reserved_variable(name):
         raise ValueError("is set by Airyard on every node and cannot be overridden")
     return name
 

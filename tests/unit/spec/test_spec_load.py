@@ -11,6 +11,7 @@ from airyard.core.errors import UserError
 from airyard.core.workload import CodeReference, Permission, Priority, Workload
 from airyard.spec.load import Loaded, load_stored, load_text, load_workload
 from airyard.spec.problems import WorkloadInvalid
+from airyard.wire.native import WorkloadPart
 
 BASE = """\
 experiment_name: digits
@@ -133,6 +134,7 @@ def test_every_field_at_once(tmp_path: Path) -> None:
         ("NOT_ENFORCED", "usage_policy_name"),
     ]
     assert Workload.from_json(result.to_json()) == result
+    assert WorkloadPart.model_validate(result.to_json()).workload() == result  # the server takes it as it is
 
 
 @pytest.mark.parametrize("spelling", ["pool_id", "pool_name", "provisioned_capacity_id", "node_pool_id"])
@@ -256,6 +258,17 @@ def test_a_number_that_yaml_reads_as_text_is_warned_about(tmp_path: Path) -> Non
         str(warning) == "workload.yaml:5:3  parameters.lr  YAML reads 1e-4 as text; as a number it is 1.0e-4"
     )
     assert yaml.safe_load("1.0e-4") == 1e-4
+
+
+@pytest.mark.parametrize(("written", "value"), [("010", 8), ("12:30", 750)])
+def test_numbers_that_yaml_reads_in_another_base_are_warned_about(
+    written: str, value: int, tmp_path: Path
+) -> None:
+    loaded = load(BASE + f"parameters: {{a: {written}}}\n", tmp_path)
+    assert loaded.workload.parameters == {"a": value}
+    assert [item.message for item in loaded.warnings] == [
+        f"YAML reads {written} as the number {value}; put it in quotes to keep it"
+    ]
 
 
 def test_aliases_and_merge_keys_are_read(tmp_path: Path) -> None:
