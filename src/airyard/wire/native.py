@@ -149,7 +149,7 @@ class CodePart(Part):
     """The code snapshot, already uploaded under its hash."""
 
     tree_hash: TreeHash
-    directory_name: Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^/\0]+$")]
+    directory_name: Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^/\x00]+$")]
     size_bytes: Annotated[int, Field(ge=0)]
     file_count: Annotated[int, Field(ge=0)] = 0
     git: GitPart | None = None
