@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from airyard.cli import formats
+from airyard.cli.verbs.status import containment_text
 from airyard.core.errors import AiryardError
 from airyard.sdk import embedded
 from airyard.sdk.client import Client
@@ -182,7 +183,7 @@ def _ports(home: Path) -> Iterator[Finding]:
 
 def _mlflow(mlflow: Mapping[str, Any]) -> Finding:
     detail = " · ".join(str(mlflow[key]) for key in ("kind", "detail", "uri") if mlflow.get(key))
-    bad = any(word in detail.lower() for word in ("down", "fail", "unreachable", "broken", "dead"))
+    bad = mlflow.get("kind") == "down"
     fix = "Runs go on and are tracked later; see server/mlflow.log in the data folder." if bad else None
     return Finding(name="mlflow", level=WARN if bad else OK, text=detail or "unknown", fix=fix)
 
@@ -207,9 +208,8 @@ def _gpus(nodes: list[dict[str, Any]]) -> Iterator[Finding]:
 
 
 def _containment(cage: Mapping[str, Any]) -> Finding:
-    kind = str(cage.get("kind") or "unknown")
-    text = " · ".join(str(cage[key]) for key in ("kind", "limits", "reason") if cage.get(key))
-    if "cgroup" in kind:
+    text = containment_text(cage)
+    if str(cage.get("kind")).startswith("cgroup") and cage.get("limits"):
         return Finding(name="containment", level=OK, text=text)
-    fix = "Without a writable cgroup, memory limits are not enforced and a process that hides can escape."
-    return Finding(name="containment", level=WARN, text=text or kind, fix=fix)
+    fix = "Without a writable cgroup (systemd user session, or a delegated one) runs are held less tightly."
+    return Finding(name="containment", level=WARN, text=text, fix=fix)

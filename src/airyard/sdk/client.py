@@ -399,12 +399,13 @@ class Client:
     def _revive(self) -> None:
         """After a broken connection: start the embedded server again when it died.
 
-        A server that was stopped cleanly took its endpoint.json away; that one is left alone.
+        One that is being stopped is alive, and takes its endpoint.json away: it is left alone.
         """
         if self.target.host is None and isinstance(self._transport, HttpTransport):
             from airyard.sdk import embedded
 
-            if embedded.read_endpoint(self.target.home) is None:
+            endpoint = embedded.read_endpoint(self.target.home)
+            if endpoint is None or embedded.is_alive(endpoint.pid):
                 return
             try:
                 with closing(self._transport):

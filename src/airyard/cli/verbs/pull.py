@@ -25,7 +25,7 @@ from airyard.core.errors import Denied, NotFound
 def command(app: App, ref: str, path: str, to: Path | None, only_list: bool) -> None:
     """Copy what a run wrote to AIRYARD_OUTPUT_DIR, or PATH below it."""
     run_id = app.client.get(ref)["run_id"]
-    entries = _walk(app, run_id, path)
+    entries = _find(app, run_id, path.strip("/"))
     if only_list:
         _show(app, run_id, entries)
         return
@@ -50,11 +50,22 @@ def command(app: App, ref: str, path: str, to: Path | None, only_list: bool) -> 
         app.console.text(f"{formats.plural(len(copied), 'file')}, {formats.size(total)}, in {folder}")
 
 
+def _find(app: App, run_id: int, path: str) -> list[dict[str, Any]]:
+    """Return the file at the path, or every file below it. A path is looked up in its folder first."""
+    if not path:
+        return _walk(app, run_id, "")
+    folder = path.rpartition("/")[0]
+    for entry in app.client.files(run_id, folder or None)["files"]:
+        if entry["path"] == path:
+            return _walk(app, run_id, path) if entry["kind"] == "folder" else [entry]
+    return []
+
+
 def _walk(app: App, run_id: int, path: str) -> list[dict[str, Any]]:
     """Return every file at and below the path."""
     files: list[dict[str, Any]] = []
     for entry in app.client.files(run_id, path or None)["files"]:
-        if entry.get("kind") == "folder" or entry.get("is_dir"):
+        if entry["kind"] == "folder":
             files += _walk(app, run_id, entry["path"])
         else:
             files.append(entry)

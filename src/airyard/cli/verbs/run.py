@@ -122,6 +122,10 @@ def submit(app: App, given: dict[str, Any], words: list[str] | None) -> int:
     )
     if given["dry_run"]:
         return _show_dry_run(app, answer)
+    # What the file's own check said, with its line, need not be said again by the server.
+    said = [warning.path.split(".")[0].removesuffix("_name") for warning in prepared.loaded.warnings]
+    told = answer.get("warnings") or []
+    answer["warnings"] = [text for text in told if not any(str(text).startswith(root) for root in said)]
     return show_submitted(app, answer, watched=given["watched"], propagate=given["propagate"])
 
 

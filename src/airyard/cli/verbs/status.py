@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from airyard.cli import formats
@@ -45,7 +46,7 @@ def _pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
         ("simulated", _named(simulated) if isinstance(simulated, dict) else simulated or None),
         ("runs", ", ".join(f"{count} {name}" for name, count in counts.items())),
         ("mlflow", " · ".join(str(mlflow[key]) for key in ("kind", "detail", "uri") if mlflow.get(key))),
-        ("containment", " · ".join(str(cage[key]) for key in ("kind", "limits", "reason") if cage.get(key))),
+        ("containment", containment_text(cage)),
         (
             "journal",
             f"{journal.get('seq')} events, {formats.size(journal.get('bytes'))}" if journal else None,
@@ -53,6 +54,14 @@ def _pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
         ("disk", ", ".join(f"{kind} {formats.size(octets)}" for kind, octets in disk.items())),
         *((f"{name} at", path) for name, path in (found.get("paths") or {}).items()),
     ]
+
+
+def containment_text(cage: Mapping[str, Any]) -> str:
+    """Say how processes are held together, and whether limits are enforced."""
+    if not cage.get("kind"):
+        return "not known yet"
+    limits = "memory and CPU limits are enforced" if cage.get("limits") else "no memory or CPU limits"
+    return " · ".join(part for part in (str(cage["kind"]), limits, str(cage.get("reason") or "")) if part)
 
 
 def _named(values: dict[str, Any] | None) -> str:
