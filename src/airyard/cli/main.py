@@ -126,6 +126,9 @@ def run(arguments: list[str], app: App | None = None) -> int:
         # Nobody reads stdout any more; give Python's own flush at exit something that takes it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return ExitCode.BROKEN_PIPE
+    except click.exceptions.NoArgsIsHelpError as help_:
+        click.echo(help_.format_message())
+        return ExitCode.SUCCESS
     except click.ClickException as error:
         return _report(app, _usage(error), arguments)
     except AiryardError as error:

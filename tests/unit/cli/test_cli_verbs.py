@@ -86,6 +86,50 @@ def test_usage_errors_exit_2_also_as_json(airyard: Any) -> None:
     assert airyard("list", "--limit", "none")[0] == 2
 
 
+def test_no_verb_at_all_is_the_help(airyard: Any) -> None:
+    code, out, err = airyard()
+    assert (code, err) == (0, "")
+    assert "Usage: airyard" in out
+    assert airyard("secrets")[0] == 0
+
+
+def test_completion_scripts_name_the_command(airyard: Any) -> None:
+    for shell in ("bash", "zsh", "fish"):
+        code, out, _ = airyard("completion", shell)
+        assert (code, "_AIRYARD_COMPLETE" in out) == (0, True)
+
+
+def test_doctor_reports_without_a_server_and_exits_by_what_failed(airyard: Any) -> None:
+    lost = ConnectionLost("The server cannot be reached.", sent=False)
+    code, out, _ = airyard("doctor", "-o", "json", answers={"GET /status": [lost]})
+    document = json.loads(out)["data"]
+    levels = {check["name"]: check["level"] for check in document["checks"]}
+    assert (code, document["ok"], levels["server"], levels["python"]) == (2, False, "fail", "ok")
+    cage = {"kind": "environment-cookie", "limits": False, "reason": "no writable cgroup"}
+    mlflow = {"kind": "down", "detail": "connection refused", "uri": "http://x"}
+    status = {"version": "1", "mlflow": mlflow, "containment": cage}
+    nodes = {"nodes": [{"name": "h-cpu-0", "accelerator": "CPU", "simulated": False, "devices": []}]}
+    code, out, _ = airyard("doctor", answers={"GET /status": [status], "GET /nodes": [nodes]})
+    assert code == 0
+    assert "warn  mlflow" in out
+    assert "none; 1 CPU slot" in out
+    assert "no memory or CPU limits · no writable cgroup" in out
+
+
+def test_status_reads_as_a_page(airyard: Any) -> None:
+    status = {
+        "version": "0.1.0", "pid": 7, "started_at": "2026-01-31T12:00:00Z", "url": "http://127.0.0.1:1", "home": "/h",
+        "ports": {"http": 1}, "engine": "local", "simulated": {"GPU_1xA10": 2}, "disk": {"code": 2048},
+        "counts": {"queued": 1, "active": 0}, "mlflow": {"kind": "up", "detail": "", "uri": "http://m"},
+        "containment": {}, "journal": {"seq": 5, "epoch": 1, "bytes": 10},
+    }  # fmt: skip
+    code, out, _ = airyard("status", answers={"GET /status": [status]})
+    assert code == 0
+    assert out.splitlines()[0] == "server       airyard 0.1.0, pid 7"
+    assert "simulated    GPU_1xA10 2" in out
+    assert "disk         code 2.0 KiB" in out
+
+
 def test_an_unreachable_server_is_5_and_a_bug_is_7(airyard: Any) -> None:
     lost = ConnectionLost("The server cannot be reached.", sent=False)
     code, out, _ = airyard("nodes", "-o", "json", answers={"GET /nodes": [lost]})
