@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+from urllib.parse import urlsplit
 
 CREATED_BY_TAG = "airyard.created_by_attempt"
 
@@ -73,6 +74,11 @@ class Purpose:
     operation: str = ""
     run_id: str | None = None
     spooled: bool = False
+
+    @property
+    def creates_experiment(self) -> bool:
+        """Whether it makes an experiment, which may name a place for artifacts."""
+        return self.operation == "experiments/create"
 
     @property
     def creates_run(self) -> bool:
@@ -150,6 +156,20 @@ def may_write_run(scope: AttemptScope, run_id: str, facts: RunFacts | None) -> b
         return False
     return facts.created_by == scope.key or (
         scope.experiment_id is not None and facts.experiment_id == scope.experiment_id
+    )
+
+
+def is_path_of_server(body: bytes) -> bool:
+    """Whether an ``experiments/create`` puts artifacts into a folder of MLflow's machine: not for an attempt to say.
+
+    A body that cannot be read counts as one; MLflow would refuse it anyway.
+    """
+    try:
+        location = json.loads(body).get("artifact_location") or ""
+    except (ValueError, AttributeError):
+        return True
+    return bool(location) and (
+        not isinstance(location, str) or urlsplit(location).scheme.lower() in ("", "file")
     )
 
 

@@ -35,6 +35,7 @@ from airyard.server.mlflow_policy import (
     Effect,
     Purpose,
     RunFacts,
+    is_path_of_server,
     may_write_run,
     purpose_of,
     run_ids_of,
@@ -174,7 +175,10 @@ class MlflowProxy(Generic[Principal]):
         """Read the body where it decides something; None means that it is streamed through unread."""
         names_runs = purpose.effect is Effect.RUN_WRITE and purpose.run_id is None
         in_body = names_runs and purpose.operation != "upload-artifact"
-        if not (purpose.spooled or (scope is not None and (in_body or purpose.creates_run))):
+        if not (
+            purpose.spooled
+            or (scope is not None and (in_body or purpose.creates_run or purpose.creates_experiment))
+        ):
             return None
         parts: list[bytes] = []
         size = 0
@@ -187,6 +191,12 @@ class MlflowProxy(Generic[Principal]):
 
     async def _check(self, scope: AttemptScope, purpose: Purpose, body: bytes, request: Request) -> None:
         """Raise ``Denied`` unless the attempt may do this; see ``mlflow_policy``."""
+        if purpose.creates_experiment and is_path_of_server(body):
+            raise Denied(
+                f"attempt {scope.key} may not put artifacts into a folder of the server's machine",
+                code="OUT_OF_SCOPE",
+                fix="leave artifact_location out, or name an object store",
+            )
         if purpose.effect in (Effect.READ, Effect.CREATE):
             return
         if purpose.effect is Effect.RUN_WRITE:

@@ -119,6 +119,8 @@ def test_mlflows_client_with_an_attempts_token(yard, tmp_path: Path) -> None:
         assert client.put(f"/api/2.0/mlflow-artifacts/artifacts/{theirs}", content=b"x").status_code == 403
         body = {"experiment_id": scope.experiment_id}
         assert client.post("/api/2.0/mlflow/experiments/delete", json=body).status_code == 403
+        folder = {"name": "on the server", "artifact_location": str(tmp_path)}
+        assert client.post("/api/2.0/mlflow/experiments/create", json=folder).status_code == 403
 
 
 @contextmanager

@@ -16,11 +16,11 @@ from time import monotonic, sleep
 import pytest
 
 from airyard.adapters import mlflow_child
-from airyard.adapters.mlflow_endpoint import MlflowEndpoint
+from airyard.adapters.mlflow_endpoint import MlflowEndpoint, endpoint_of_uri
 from airyard.adapters.mlflow_rest import MlflowTracker
 from airyard.adapters.mlflow_server import EmbeddedMlflow
 from airyard.adapters.tracking_worker import FinishJob, MetricsJob, OpenJob, TrackingWorker
-from airyard.core.errors import NotFound, Unavailable, UserError
+from airyard.core.errors import Denied, NotFound, Unavailable, UserError
 from airyard.ports.tracker import Metric, OpenRun, TrackedStatus, TrackerKind
 
 
@@ -99,6 +99,23 @@ def test_finish_and_delete_are_idempotent(yard) -> None:
     for _ in range(2):
         yard.tracker.delete_run(run_id)
     yard.tracker.delete_run("0" * 32)
+
+
+def test_a_tracking_uri_by_configuration(yard) -> None:
+    """The same adapter over HTTP, below a prefix, with a token: here the proxy plays the remote server."""
+    remote = MlflowTracker(endpoint_of_uri(f"{yard.url}/mlflow/", {"MLFLOW_TRACKING_TOKEN": "ayt_user"}))
+    stranger = MlflowTracker(endpoint_of_uri(f"{yard.url}/mlflow", {}))
+    try:
+        assert remote.state().kind is TrackerKind.UP
+        opened = remote.open_run(opening("y/9.0"))
+        assert opened == yard.tracker.open_run(opening("y/9.0"))
+        assert remote.put_artifact(opened.run_id, "a.py", Path(__file__)).stored
+        assert stranger.state().kind is TrackerKind.DOWN
+        with pytest.raises(Denied):
+            stranger.open_run(opening("y/9.1"))
+    finally:
+        remote.close()
+        stranger.close()
 
 
 def test_refusals_are_told_apart(yard) -> None:

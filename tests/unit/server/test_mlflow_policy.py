@@ -11,6 +11,7 @@ from airyard.server.mlflow_policy import (
     AttemptScope,
     Effect,
     RunFacts,
+    is_path_of_server,
     may_write_run,
     purpose_of,
     run_ids_of,
@@ -106,3 +107,20 @@ def test_the_makers_tag_cannot_be_forged() -> None:
     made = json.loads(with_maker(json.dumps(sent).encode(), "12.0"))
     assert made["tags"] == [{"key": "a", "value": "b"}, {"key": CREATED_BY_TAG, "value": "12.0"}]
     assert with_maker(b"not json", "12.0") == b"not json"
+
+
+@pytest.mark.parametrize(
+    ("location", "refused"),
+    [
+        ("/etc", True),
+        ("file:///etc", True),
+        ("./x", True),
+        (["x"], True),
+        ("s3://b/x", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_an_attempt_names_no_folder_of_the_server(location: object, refused: bool) -> None:
+    assert is_path_of_server(json.dumps({"name": "e", "artifact_location": location}).encode()) is refused
+    assert is_path_of_server(b"[]")
