@@ -116,12 +116,17 @@ def full_environment(
     machine: Mapping[str, str],
     view: Mapping[str, str],
     cage: Mapping[str, str],
+    bin_folder: Path | None,
 ) -> dict[str, str]:
     """Put the layers together; later wins: machine, the run's environment, Airyard, user, secrets, cage.
+
+    ``bin_folder`` is the environment's and comes first on the PATH.
 
     A user's variable never replaces an ``AIRYARD_*``, rank or rendezvous name (at submit it is an error).
     """
     merged = {**inherited(machine), **view, **own}
+    if bin_folder is not None:
+        merged["PATH"] = f"{bin_folder}:{merged['PATH']}"
     for layer in (order.get("variables") or {}, order.get("secrets") or {}):
         for name, value in layer.items():
             if name not in PROTECTED and not name.startswith("AIRYARD_"):

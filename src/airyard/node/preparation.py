@@ -10,25 +10,36 @@ import contextlib
 import errno
 import os
 import shutil
+import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from airyard.core.errors import AiryardError, NotFound
+from airyard.node.code_cache import CodeCache, SnapshotRefused
 from airyard.node.containment import Cage
+from airyard.node.environment import EnvironmentRequest, EnvironmentStore
+from airyard.node.environment_view import prepare_view
 from airyard.node.exit_record import AttemptFolder
+from airyard.node.file_locks import Cancelled
 from airyard.node.launch import Places
-from airyard.node.runner_http import Channel
+from airyard.node.runner_http import AttemptIsOver, Channel, Patience, Refused, ServerAway
+from airyard.node.uv import DiskFull, DownloadFailed, ResolveFailed
+
+_DOWNLOAD_TIMEOUT_S = 60.0
 
 
 class PreparationError(Exception):
-    """The member cannot be made ready; ``cause`` says whose matter that is."""
+    """The member cannot be made ready; ``cause`` says whose matter that is, ``permanent`` that it stays so."""
 
-    def __init__(self, cause: str, message: str) -> None:
+    def __init__(self, cause: str, message: str, *, permanent: bool = False) -> None:
         super().__init__(message)
         self.cause = cause
         self.message = message
+        self.permanent = permanent
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,7 +49,8 @@ class Workbench:
     places: Places
     cage: Cage
     variables: Mapping[str, str] = field(default_factory=dict)
-    """What the environment sets; ``PATH`` is its folders only, to be put first."""
+    """What the environment sets beside the PATH."""
+    bin_folder: Path | None = None
     enter_view: Callable[[], None] | None = None
     environment_ms: int = 0
     code_ms: int = 0
@@ -69,6 +81,7 @@ class Preparation:
         folder: AttemptFolder,
         node_folder: Path,
         channel: Channel,
+        overlay_works: bool | None,
         note: Callable[[str], None],
         progress: Callable[[str, str], None],
     ) -> None:
@@ -76,6 +89,7 @@ class Preparation:
         self._folder = folder
         self._node_folder = node_folder
         self._channel = channel
+        self._overlay_works = overlay_works
         self._note = note
         self._progress = progress
         self._interrupted = threading.Event()
@@ -90,6 +104,18 @@ class Preparation:
         """Do all steps. Raises: PreparationError."""
         try:
             return self._steps(cage)
+        except Cancelled as error:
+            raise PreparationError("CANCELLED", error.message) from error
+        except ResolveFailed as error:
+            raise PreparationError("ENVIRONMENT", error.message, permanent=True) from error
+        except DownloadFailed as error:
+            raise PreparationError("ENVIRONMENT", error.message) from error
+        except DiskFull as error:
+            raise PreparationError("STORAGE", error.message) from error
+        except SnapshotRefused as error:
+            raise PreparationError("USER_CODE", error.message, permanent=True) from error
+        except AiryardError as error:
+            raise PreparationError("PLATFORM", error.message) from error
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise PreparationError("STORAGE", f"the node's disk is full: {error}") from error
@@ -99,18 +125,102 @@ class Preparation:
         self.bench = bench = Workbench(places=self._places(), cage=cage)
         bench.closers.append(self._remove_folders)
         self._make_folders(bench.places)
+        if self._order.get("problem"):
+            # The server could not put the order together: a secret or an environment that is not there.
+            raise PreparationError("ENVIRONMENT", str(self._order["problem"]), permanent=True)
+        begun = time.monotonic()
+        if self._order.get("code"):
+            self._check_out_code(self._order["code"])
+        with_code = time.monotonic()
+        if self._order.get("environment"):
+            self._make_environment(bench, self._order["environment"])
+        bench.code_ms = round((with_code - begun) * 1000)
+        bench.environment_ms = round((time.monotonic() - with_code) * 1000)
         return bench
 
-    def _check(self) -> None:
-        if self._interrupted.is_set():
-            raise PreparationError("CANCELLED", "the preparation was interrupted")
+    # --- code
+
+    def _check_out_code(self, code: Mapping[str, Any]) -> None:
+        """Give the member its own copy of the snapshot."""
+        cache = CodeCache(self._node_folder / "code")
+        tree_hash = str(code["tree_hash"])
+        for last in (False, True):
+            tree = cache.ensure(
+                tree_hash,
+                lambda stream: self._fetch(tree_hash, stream),
+                should_stop=self._interrupted.is_set,
+            )
+            try:
+                cache.checkout(tree, self._folder.path / "code")
+            except NotFound:
+                if last:  # evicted in between, twice: that is no accident
+                    raise
+            else:
+                return
+
+    def _fetch(self, tree_hash: str, stream: BinaryIO) -> None:
+        """Download the archive, waiting for a server that is away."""
+        self._progress("code", "downloading")
+        patience = Patience()
+        while not self._interrupted.is_set():
+            stream.seek(0)
+            stream.truncate()
+            try:
+                self._channel.download(f"code/{tree_hash}", stream, timeout_s=_DOWNLOAD_TIMEOUT_S)
+            except ServerAway:
+                patience.wait()
+            except (Refused, AttemptIsOver) as error:
+                raise PreparationError("PLATFORM", f"the code cannot be had: {error}") from error
+            else:
+                return
+        raise PreparationError("CANCELLED", "the preparation was interrupted")
+
+    # --- environment
+
+    def _make_environment(self, bench: Workbench, asked: Mapping[str, Any]) -> None:
+        """Build or find the environment and give the member its own view of it."""
+        timeout_s = asked.get("timeout_s")
+        deadline = time.monotonic() + float(timeout_s) if timeout_s else None
+
+        def should_stop() -> bool:
+            late = deadline is not None and time.monotonic() > deadline
+            return late or self._interrupted.is_set()
+
+        store = EnvironmentStore(self._node_folder / "envs", inherited=os.environ)
+        try:
+            environment = store.ensure(
+                EnvironmentRequest(
+                    base_version=str(asked["version"]),
+                    python=Path(asked.get("python") or sys.executable),
+                    base_packages=tuple(asked.get("base_packages") or ()),
+                    dependencies=tuple(asked.get("dependencies") or ()),
+                ),
+                progress=_Narrator(asked, self._note, self._progress).line,
+                should_stop=should_stop,
+            )
+        except Cancelled as error:
+            if self._interrupted.is_set():
+                raise
+            text = f"the environment was not ready within its limit of {timeout_s:g} s"
+            raise PreparationError("ENVIRONMENT", text) from error
+        bench.closers.insert(0, environment.release)
+        view = prepare_view(environment.path, self._folder.path, overlay_works=self._overlay_works)
+        bench.variables = view.variables
+        bench.bin_folder = view.bin
+        bench.enter_view = view.before_exec
+        bench.environment_hit = not environment.was_built
+
+    # --- folders
 
     def _places(self) -> Places:
         base = self._folder.path
         run = self._node_folder / "runs" / str(self._order["run_id"])
+        code = self._order.get("code")
+        # The archive's entries lie below the name of the folder they came from.
+        tree = base / "code" / str(code["directory_name"]) if code else None
         return Places(
-            work=base / "work",
-            code=None,
+            work=tree or base / "work",
+            code=tree,
             control=self._folder.control,
             stop_file=self._folder.stop_file,
             acknowledgement_file=self._folder.acknowledgement_file,
@@ -121,14 +231,37 @@ class Preparation:
         )
 
     def _make_folders(self, places: Places) -> None:
+        work = () if places.code is not None else (places.work,)
         for path in (
-            places.work, places.control, places.checkpoints, places.output, places.scratch, places.temporary,
+            *work, places.control, places.checkpoints, places.output, places.scratch, places.temporary,
         ):  # fmt: skip
             path.mkdir(parents=True, exist_ok=True)
 
     def _remove_folders(self) -> None:
-        for name in ("work", "code", "env", "tmp", "scratch", "control"):
+        for name in ("work", "code", "env", ".env-upper", ".env-work", "tmp", "scratch", "control"):
             remove_tree(self._folder.path / name)
+
+
+class _Narrator:
+    """Turns uv's lines into notes and progress, after a first one that says what is going on."""
+
+    def __init__(
+        self, asked: Mapping[str, Any], note: Callable[[str], None], progress: Callable[[str, str], None]
+    ) -> None:
+        self._note = note
+        self._progress = progress
+        self._title = f"building environment {asked['version']}"
+        if count := len(asked.get("dependencies") or ()):
+            self._title += f" with {count} {'dependency' if count == 1 else 'dependencies'}"
+        self._begun = False
+
+    def line(self, text: str) -> None:
+        """Pass one line on."""
+        if not self._begun:
+            self._begun = True
+            self._note(self._title)
+        self._progress("environment", text)
+        self._note(text)
 
 
 def remove_tree(path: Path) -> None:

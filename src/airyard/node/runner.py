@@ -128,7 +128,11 @@ class SteadyClock:
 class Runner:
     """Runs one member to its end."""
 
-    def __init__(self, spec: RunnerSpec, containment: Containment) -> None:
+    def __init__(
+        self, spec: RunnerSpec, containment: Containment, *, overlay_works: bool | None = None
+    ) -> None:
+        """``overlay_works``: see ``environment_view.prepare_view``."""
+        self._overlay_works = overlay_works
         self._spec = spec
         self._containment = containment
         self._folder = spec.folder
@@ -228,6 +232,7 @@ class Runner:
             folder=self._folder,
             node_folder=self._spec.node_folder,
             channel=self._channel(),
+            overlay_works=self._overlay_works,
             note=self._note,
             progress=lambda phase, detail: self._tell(ProgressMade(phase=phase, detail=detail)),
         )
@@ -243,11 +248,12 @@ class Runner:
                 memory_bytes=limits.get("memory_bytes"),
                 cpus=limits.get("cpus"),
             )
-            for limit in cage.unenforced:
+            for limit in (*cage.unenforced, *(("shm",) if limits.get("shm_bytes") else ())):
                 self._note(f"the limit on {limit} cannot be enforced on this machine")
             bench = self._preparation.run(cage)
         except PreparationError as error:
-            self._tell(PrepareFailed(cause=error.cause, message=error.message))
+            failed = PrepareFailed(cause=error.cause, message=error.message, permanent=error.permanent)
+            self._tell(failed)
         except Exception as error:
             # Whatever goes wrong here is no fault of the workload: the message must still reach a person.
             message = f"preparing failed: {type(error).__name__}: {error}"
@@ -284,7 +290,12 @@ class Runner:
                 order, instruction.go, bench.places, address=spec.address, token=spec.token
             )
             environment = launch.full_environment(
-                order, own, machine=os.environ, view=bench.variables, cage=bench.cage.environment()
+                order,
+                own,
+                machine=os.environ,
+                view=bench.variables,
+                cage=bench.cage.environment(),
+                bin_folder=bench.bin_folder,
             )
             command = launch.write_control_files(order, bench.places)
             started = launch.start_command(
@@ -431,10 +442,10 @@ def take_folder(spec: RunnerSpec) -> int | None:
     return lock
 
 
-def serve(spec: RunnerSpec, containment: Containment) -> None:
+def serve(spec: RunnerSpec, containment: Containment, *, overlay_works: bool | None = None) -> None:
     """Be the runner of ``spec`` to its end; for a process that is nothing else and holds the folder's lock."""
     set_subreaper()
-    Runner(spec, containment).run()
+    Runner(spec, containment, overlay_works=overlay_works).run()
 
 
 def port_is_free(port: int) -> bool:

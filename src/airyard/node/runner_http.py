@@ -15,8 +15,7 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 PROTOCOL = 1
@@ -76,17 +75,16 @@ class Channel:
         headers = {"Content-Type": "application/octet-stream"}
         return _json(self._request("POST", path, data, headers, timeout_s))
 
-    def download(self, path: str, target: Path, *, timeout_s: float) -> None:
-        """Stream an answer into a new file. Raises: ServerAway, AttemptIsOver, Refused, OSError."""
+    def download(self, path: str, stream: BinaryIO, *, timeout_s: float) -> None:
+        """Write an answer's body to ``stream``. Raises: ServerAway, AttemptIsOver, Refused, OSError."""
         response = self._respond("GET", path, None, {}, timeout_s)
         if response.status != 200:
             _check(response.status, self._read(response))
-        with target.open("wb") as stream:
-            try:
-                shutil.copyfileobj(response, stream, _COPY_BYTES)
-            except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
-                self.close()
-                raise ServerAway(str(error)) from error
+        try:
+            shutil.copyfileobj(response, stream, _COPY_BYTES)
+        except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
+            self.close()
+            raise ServerAway(str(error)) from error
         if response.length:
             self.close()
             raise ServerAway(f"the answer ended {response.length} bytes early")

@@ -9,6 +9,8 @@ one request at a time; tokens pass through memory only. It ends when the agent's
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
 import signal
@@ -16,11 +18,15 @@ import socket
 import subprocess
 import sys
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from airyard.core.errors import AiryardError
 from airyard.node.containment import Containment, detect
+from airyard.node.environment_view import can_overlay
 from airyard.node.runner import RunnerSpec, serve, take_folder
+from airyard.node.uv import find_uv, uv_version
 
 SOCKET_FD = 3
 
@@ -76,14 +82,28 @@ def main() -> None:
     node_folder = Path(sys.argv[1])
     channel = socket.socket(fileno=int(sys.argv[2]))
     os.set_inheritable(channel.fileno(), False)
-    # The cost of finding out is paid once, here; forks inherit the answer.
-    containment = detect()
+    # The cost of finding out is paid once, here; forks inherit the answers.
+    node_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    warm = _Warm(node_folder=node_folder, containment=detect(), overlay_works=can_overlay(node_folder))
+    with contextlib.suppress(AiryardError):  # an attempt that needs it will say so
+        uv_version(find_uv())
+    gc.collect()
+    gc.freeze()
     for line in channel.makefile("rb"):
-        answer = _fork_runner(json.loads(line), node_folder, containment)
+        answer = _fork_runner(json.loads(line), warm)
         channel.sendall(json.dumps(answer).encode() + b"\n")
 
 
-def _fork_runner(request: dict[str, Any], node_folder: Path, containment: Containment) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Warm:
+    """What was found out once, for all runners."""
+
+    node_folder: Path
+    containment: Containment
+    overlay_works: bool
+
+
+def _fork_runner(request: dict[str, Any], warm: _Warm) -> dict[str, Any]:
     """Fork twice and wait for the runner's first word; the runner's parent is gone by then."""
     read, write = os.pipe()
     try:
@@ -93,7 +113,7 @@ def _fork_runner(request: dict[str, Any], node_folder: Path, containment: Contai
         os.close(write)
         return {"error": f"no process could be made: {error}"}
     if middle == 0:
-        _become_runner(request, node_folder, containment, write)
+        _become_runner(request, warm, write)
     os.close(write)
     os.waitpid(middle, 0)
     with os.fdopen(read, "rb") as stream:
@@ -105,9 +125,7 @@ def _fork_runner(request: dict[str, Any], node_folder: Path, containment: Contai
     return value
 
 
-def _become_runner(
-    request: dict[str, Any], node_folder: Path, containment: Containment, word_fd: int
-) -> None:
+def _become_runner(request: dict[str, Any], warm: _Warm, word_fd: int) -> None:
     """Never returns: the middle process leaves, the one below it runs the member."""
     status = 1
     try:
@@ -115,7 +133,7 @@ def _become_runner(
         if os.fork() != 0:
             status = 0
             return
-        spec = RunnerSpec.from_json(request, node_folder)
+        spec = RunnerSpec.from_json(request, warm.node_folder)
         log = os.open(spec.folder.path / "runner.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         null = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((null, 0), (log, 1), (log, 2)):
@@ -133,7 +151,7 @@ def _become_runner(
             return
         os.write(word_fd, json.dumps({"pid": os.getpid()}).encode())
         os.close(word_fd)
-        serve(spec, containment)
+        serve(spec, warm.containment, overlay_works=warm.overlay_works)
         status = 0
     except BaseException:
         traceback.print_exc()
