@@ -1,0 +1,299 @@
+"""The simulated server process: the production control plane between a simulated network and simulated agents.
+
+Owns: the inbox, batches, the planner's delay, parked polls: what the real loop does with threads.
+Must not know: decisions. When it dies, everything here is lost; only the journal's disk stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airyard.app.control import Control
+from airyard.app.orders import BaseEnvironment, OrderDesk
+from airyard.app.reports import report_of
+from airyard.core.actions import Action, CloseTracking, OpenTracking
+from airyard.core.codec import decode
+from airyard.core.commands import (
+    CancelRun,
+    Command,
+    CommitPlan,
+    MachineAway,
+    MachineSeen,
+    MemberGone,
+    MemberReports,
+    ResumeRun,
+    Tick,
+)
+from airyard.core.decide import Acknowledged, Cancelled, Reply
+from airyard.core.errors import AiryardError, InvariantBroken, NotFound
+from airyard.core.ids import MemberKey
+from airyard.core.run import MemberPhase, Run
+from airyard.core.workload import DEFAULT_ENVIRONMENT_VERSION
+from airyard.sim.journal import ServerDied, SimJournal
+from airyard.sim.link import Link
+from airyard.sim.machine import SimMachine
+from airyard.sim.network import AWAY, Answer
+from airyard.sim.runner import OVER
+from airyard.sim.setting import Broken, Setting
+from airyard.sim.tracker import SimTracking, TrackerSwitch
+from airyard.sim.truth import Truth
+
+BATCH_LIMIT = 256
+TICK_MS = 1000
+SNAPSHOT_EVENTS = 120
+Then = Callable[[Reply | AiryardError], None]
+DESK = OrderDesk(
+    bases={DEFAULT_ENVIRONMENT_VERSION: BaseEnvironment(python="python3", packages=())},
+    secret=lambda owner, scope, key: ("", False),
+    tracking_uri="http://tracker.invalid",
+)
+
+
+@dataclass(slots=True)
+class _Parked:
+    """An order poll that waits for news of its run."""
+
+    key: MemberKey
+    after: int
+    deadline_ms: int
+    answer: Answer
+
+
+class SimServer:
+    """One life of the server."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        journal: SimJournal,
+        truth: Truth,
+        machines: Sequence[SimMachine],
+        cut: set[str],
+        switch: TrackerSwitch,
+    ) -> None:
+        self._setting = setting
+        self._truth = truth
+        self.journal = journal
+        self.control = Control(journal, setting.time)
+        self.links = {m.name: Link(setting, m, self._fact, lambda m=m: m.name in cut) for m in machines}  # type: ignore[misc]  # mypy cannot infer a lambda with defaults
+        self._tracking = SimTracking(setting, switch, lambda fact: self.submit(fact))
+        self._inbox: list[tuple[Command, Then | None]] = []
+        self._draining = False
+        self._planning = False
+        self._parked: list[_Parked] = []
+        self._offsets_ns: dict[MemberKey, int] = {}
+        self.dead = False
+
+    def start(self) -> bool:
+        """Recover and take over; False when the journal cannot be written."""
+        try:
+            owed = self.control.open()
+        except (AiryardError, ServerDied) as error:
+            if isinstance(error, InvariantBroken):
+                raise Broken(f"recovery failed: {error}") from error
+            self.die()
+            return False
+        self._truth.replayed(self.control.state)
+        self._setting.trace("server", f"epoch {self.control.state.epoch} begins at {self.control.state.seq}")
+        self._do(owed)
+        for link in self.links.values():
+            link.open()
+        self._tick()
+        return True
+
+    def die(self) -> None:
+        """Be killed: nothing planned here happens any more."""
+        self.dead = True
+        self._setting.trace("server", "dies")
+        self._tracking.closed = True
+        for link in self.links.values():
+            link.close()
+
+    def _later(self, delay_ms: int, act: Callable[[], None]) -> None:
+        self._setting.later(delay_ms, lambda: None if self.dead else act())
+
+    # --- the loop
+
+    def submit(self, command: Command, then: Then | None = None) -> None:
+        """Queue a command; it is decided with whatever else is queued by then."""
+        if self.dead:
+            return
+        self._inbox.append((command, then))
+        if not self._draining:
+            self._draining = True
+            self._later(self._setting.chance.between(0, 3), self._drain)
+
+    def _tick(self) -> None:
+        self.submit(Tick())
+        self._later(TICK_MS, self._tick)
+
+    def _drain(self) -> None:
+        self._draining = False
+        items, self._inbox = self._inbox[:BATCH_LIMIT], self._inbox[BATCH_LIMIT:]
+        try:
+            batch = self.control.commit([command for command, _ in items])
+        except ServerDied:
+            self.die()
+            return
+        if any(isinstance(command, CommitPlan) for command, _ in items):
+            self._planning = False
+        self._do(batch.actions)
+        for (command, then), answer in zip(items, batch.answers, strict=True):
+            if isinstance(answer, InvariantBroken):
+                raise Broken(f"{type(command).__name__} was refused as a bug: {answer}")
+            if then is not None:
+                then(answer)
+        if batch.changed_runs:
+            self._wake(batch.changed_runs)
+        self._plan()
+        self._keep_snapshot()
+
+    def _plan(self) -> None:
+        if self._planning:
+            return
+        snapshot = self.control.snapshot_to_plan()
+        if snapshot is None:
+            return
+        self._planning = True
+        plan = self.control.plan(snapshot)
+        self._later(self._setting.chance.between(0, 40), lambda: self.submit(CommitPlan(plan=plan)))
+
+    def _keep_snapshot(self) -> None:
+        if self.control.events_since_snapshot >= SNAPSHOT_EVENTS:
+            state = self.control.take_state_snapshot()
+            self.journal.save_snapshot(state.seq, state.to_json())
+            self._truth.replayed(state)
+
+    # --- effects and facts
+
+    def _do(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            self._setting.trace("server", action)
+            if isinstance(action, OpenTracking | CloseTracking):
+                self._tracking.do(action)
+            else:
+                self.links[action.machine].ask(action)
+
+    def _fact(self, fact: MachineSeen | MachineAway | MemberGone) -> None:
+        if isinstance(fact, MemberGone):
+            self._setting.trace("agent", f"{fact.seen.key} {fact.seen.state.value}")
+        self.submit(fact, lambda answer: self._fact_settled(fact, answer))
+
+    def _fact_settled(
+        self, fact: MachineSeen | MachineAway | MemberGone, answer: Reply | AiryardError
+    ) -> None:
+        """A fact that could not be journalled must come again: the agent is asked for everything once more."""
+        if not isinstance(answer, AiryardError):
+            return
+        if isinstance(fact, MemberGone):
+            # The key names no machine; every agent is asked.
+            for link in self.links.values():
+                link.renew()
+        elif isinstance(fact, MachineSeen):
+            self.links[fact.machine.name].renew()
+
+    # --- requests of runners
+
+    def orders(self, key: MemberKey, after: int, wait_ms: int, answer: Answer) -> None:
+        """Long poll for orders, as the runner routes do it."""
+        found = self.control.state.member(key)
+        if found is None or found[2].phase is MemberPhase.LOST:
+            answer(OVER)
+            return
+        run, attempt, member = found
+        poll = _Parked(key, after, self._setting.time.now_ms() + wait_ms, answer)
+        if member.phase is MemberPhase.STARTING:
+            alive = MemberReports(key=key, epoch=attempt.epoch, reports=())
+            self.submit(
+                alive, lambda reply: answer(AWAY) if isinstance(reply, AiryardError) else self._park(poll)
+            )
+            return
+        self._park(poll)
+
+    def _park(self, poll: _Parked) -> None:
+        if not self._serve(poll):
+            self._parked.append(poll)
+            self._later(poll.deadline_ms - self._setting.time.now_ms(), lambda: self._give_up(poll))
+
+    def _serve(self, poll: _Parked) -> bool:
+        found = self.control.state.member(poll.key)
+        if found is None or found[2].phase is MemberPhase.LOST:
+            poll.answer(OVER)
+            return True
+        run, attempt, member = found
+        if not attempt.live:
+            return False
+        orders = DESK.orders(run, attempt, member, self.control.state.nodes.get(member.node), poll.after)
+        if orders:
+            poll.answer(orders)
+        return bool(orders)
+
+    def _give_up(self, poll: _Parked) -> None:
+        if poll in self._parked:
+            self._parked.remove(poll)
+            poll.answer([])
+
+    def _wake(self, runs: frozenset[int]) -> None:
+        self._parked = [p for p in self._parked if p.key.run_id not in runs or not self._serve(p)]
+
+    def reports(self, key: MemberKey, body: Mapping[str, Any], answer: Answer) -> None:
+        """Take reports, as the runner routes do it."""
+        now_ms = self._setting.time.now_ms()
+        offset_ns = self._offset_ns(key, now_ms * 1_000_000 - int(body["sent_ns"]))
+        taken = []
+        number = 0
+        for item in body["reports"]:
+            if item["kind"] != "PROGRESS":
+                report = report_of(item, offset_ns, now_ms)
+                if report.logs is not None and self._truth.logs.get(key, -1) < report.logs.last_seq:
+                    break
+                taken.append(report)
+            number = int(item["number"])
+        if not taken:
+            answer(number)
+            return
+
+        def then(reply: Reply | AiryardError) -> None:
+            if isinstance(reply, AiryardError):
+                answer(AWAY)
+            elif isinstance(reply, Acknowledged) and reply.over:
+                answer(OVER)
+            else:
+                self._truth.acknowledged(key, body["reports"], number)
+                answer(number)
+
+        self.submit(MemberReports(key=key, epoch=body["epoch"], reports=tuple(taken)), then)
+
+    def _offset_ns(self, key: MemberKey, seen: int) -> int:
+        best = self._offsets_ns.get(key)
+        if best is None or abs(seen) < abs(best):
+            self._offsets_ns[key] = best = seen
+        return best
+
+    def logs(self, key: MemberKey, last_seq: int, answer: Answer) -> None:
+        """Store log records: durable before the answer."""
+        self._truth.logs[key] = max(self._truth.logs.get(key, -1), last_seq)
+        answer(last_seq + 1)
+
+    # --- requests of people
+
+    def ask(self, command: Command, answer: Answer) -> None:
+        """Decide a person's command."""
+        self.submit(command, answer)
+
+    def cancel(self, run_id: int, by: str, answer: Answer) -> None:
+        """Cancel; a run that has left memory has ended."""
+
+        def then(reply: Reply | AiryardError) -> None:
+            if isinstance(reply, NotFound) and run_id in self.journal.disk.runs:
+                reply = Cancelled(run_id=run_id, already_ended=True)
+            answer(reply)
+
+        self.submit(CancelRun(run_id=run_id, by=by), then)
+
+    def resume(self, run_id: int, by: str, answer: Answer) -> None:
+        """Resume from the stored record."""
+        row = self.journal.disk.runs[run_id]
+        self.submit(ResumeRun(run=decode(Run, row.record), by=by), answer)

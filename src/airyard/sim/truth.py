@@ -1,0 +1,195 @@
+"""What is really so in the simulated world, and the promises that are checked against it at every step.
+
+Owns: a shadow state fed only with what the journal took in, the processes that really run, their real ends.
+Must not know: how the control plane comes to its decisions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airyard.core import codec, events, invariants
+from airyard.core.actions import StartMember
+from airyard.core.events import Recorded
+from airyard.core.ids import MemberKey
+from airyard.core.run import MemberPhase, Outcome, Run, RunState
+from airyard.core.state import ClusterState
+from airyard.sim.setting import Broken, Setting
+
+RealEnd = tuple[int | None, int | None, bool]
+"""Exit code, signal, and whether anybody had signalled or killed it."""
+
+
+class Truth:
+    """The witness."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._hash = hashlib.sha256()
+        self.state = ClusterState()
+        self.logs: dict[MemberKey, int] = {}
+        self.ended: dict[int, Run] = {}
+        self._holders: dict[tuple[str, int], MemberKey] = {}
+        self._trees: dict[MemberKey, StartMember] = {}
+        self._ends: dict[MemberKey, RealEnd] = {}
+
+    @property
+    def journal_hash(self) -> str:
+        """SHA-256 over everything journalled so far."""
+        return self._hash.hexdigest()
+
+    @property
+    def live_trees(self) -> list[MemberKey]:
+        """Members that have a process."""
+        return list(self._trees)
+
+    # --- the journal
+
+    def journalled(self, batch: Sequence[Recorded]) -> list[Recorded]:
+        """Take a durable batch in, through the codec as a real journal would; return it as read back."""
+        out = []
+        for recorded in batch:
+            kind, tree = codec.encode_event(recorded.event)
+            line = json.dumps([recorded.seq, recorded.at_ms, recorded.epoch, kind, tree], sort_keys=True)
+            self._hash.update(line.encode())
+            event = codec.decode_event(kind, json.loads(line)[4])
+            if event != recorded.event:
+                raise Broken(f"event {recorded.seq} {kind} reads back differently: {event}")
+            again = Recorded(seq=recorded.seq, at_ms=recorded.at_ms, epoch=recorded.epoch, event=event)
+            self._before(event)
+            self.state.apply(again)
+            self._after(event)
+            self._setting.trace("journal", f"{recorded.seq} {kind} {_gist(event)}")
+            out.append(again)
+        problems = invariants.check(self.state)
+        if problems:
+            raise Broken("; ".join(problems))
+        return out
+
+    def _before(self, event: events.Event) -> None:
+        if isinstance(event, events.RunArchived):
+            self.ended[event.run_id] = self.state.runs[event.run_id]
+        elif isinstance(event, events.AttemptReleased):
+            attempt = self.state.runs[event.run_id].attempts[event.attempt]
+            phases = [member.phase for member in attempt.members]
+            if any(phase is not MemberPhase.READY for phase in phases):
+                raise Broken(f"GO for attempt {attempt.key} with members {[p.value for p in phases]}")
+        elif isinstance(event, events.MemberExited | events.MemberLost):
+            key = MemberKey(event.run_id, event.attempt, event.member)
+            if key in self._trees:
+                raise Broken(f"{type(event).__name__}: devices of {key} are given free, its processes live")
+        elif isinstance(event, events.MemberLogsClosed):
+            key = MemberKey(event.run_id, event.attempt, event.member)
+            if event.logs.last_seq > self.logs.get(key, -1):
+                raise Broken(f"the log of {key} is closed at {event.logs.last_seq}, the server lacks the end")
+
+    def _after(self, event: events.Event) -> None:
+        seen = self._setting.chance.seen
+        seen[f"event: {type(event).__name__}"] += 1
+        if isinstance(event, events.AttemptEnded):
+            seen[f"attempt: {event.outcome.value}"] += 1
+            seen[f"cause: {event.cause.value if event.cause else 'none'}"] += 1
+            self._judgement(event)
+        elif isinstance(event, events.RunEnded):
+            seen[f"run: {event.outcome.value}"] += 1
+        elif isinstance(event, events.StopOrdered):
+            seen[f"stop: {event.stop.reason.value}"] += 1
+
+    def _judgement(self, event: events.AttemptEnded) -> None:
+        """Compare the verdict on a gang with what its processes really did."""
+        attempt = self.state.runs[event.run_id].attempts[event.attempt]
+        ends = [self._ends.get(attempt.member_key(member.index)) for member in attempt.members]
+        well = all(end is not None and end == (0, None, False) for end in ends)
+        if event.outcome is Outcome.SUCCEEDED and not well:
+            raise Broken(f"attempt {attempt.key} SUCCEEDED, its processes ended with {ends}")
+        told = attempt.stop is not None or any(
+            member.exit is None or member.exit.stop_reason or member.phase is MemberPhase.LOST
+            for member in attempt.members
+        )
+        if event.outcome is not Outcome.SUCCEEDED and well and not told:
+            raise Broken(f"attempt {attempt.key} is {event.outcome.value}, all its processes ended well")
+
+    # --- processes
+
+    def launched(self, action: StartMember, *, stop_heard: bool) -> None:
+        """A member's command starts now."""
+        key = action.key
+        if stop_heard:
+            raise Broken(f"{key} is launched after it was told to stop")
+        found = self.state.member(key)
+        if found is None or not any(order.kind == "GO" for order in found[1].orders):
+            raise Broken(f"{key} is launched without GO")
+        if key in self._ends or key in self._trees:
+            raise Broken(f"{key} is launched twice")
+        for device in action.devices:
+            other = self._holders.get((action.node, device))
+            if other is not None:
+                raise Broken(f"{key} is launched on device {device} of {action.node}, where {other} lives")
+            self._holders[action.node, device] = key
+        self._trees[key] = action
+
+    def exited(self, key: MemberKey, code: int | None, signal: int | None, *, touched: bool) -> None:
+        """A main process ended."""
+        self._ends[key] = (code, signal, touched)
+
+    def tree_gone(self, key: MemberKey) -> None:
+        """Nothing of the member is left."""
+        action = self._trees.pop(key, None)
+        if action is not None:
+            for device in action.devices:
+                self._holders.pop((action.node, device), None)
+
+    # --- answers
+
+    def acknowledged(self, key: MemberKey, reports: Sequence[Mapping[str, Any]], number: int) -> None:
+        """The server says that it has these reports: the journal must show it."""
+        found = self.state.member(key)
+        if found is None:
+            return
+        member = found[2]
+        kinds = {report["kind"] for report in reports if report["number"] <= number}
+        if "EXITED" in kinds and not member.released:
+            raise Broken(f"EXITED of {key} is acknowledged and not journalled")
+        if "LOGS_CLOSED" in kinds and member.logs is None:
+            raise Broken(f"LOGS_CLOSED of {key} is acknowledged and not journalled")
+
+    def replayed(self, state: ClusterState) -> None:
+        """A server's state must equal the journal's."""
+        if state.to_json() != self.state.to_json():
+            raise Broken("the server's state is not what its journal replays to")
+
+    def unfinished(self) -> list[str]:
+        """Say what is still owed: nothing, once a healed world has come to rest."""
+        out = [
+            f"run {run.run_id} is {run.state.value}"
+            + (f", attempt {run.attempt.state.value}" if run.attempt else "")
+            + (", ended but not archived" if run.state is RunState.ENDED else "")
+            for run in self.state.runs.values()
+        ]
+        out += [f"processes of {key} live" for key in self._trees]
+        return out
+
+
+def _gist(event: events.Event) -> str:
+    """Name what an event is about in a few words."""
+    run = getattr(event, "run", None)
+    run_id = getattr(event, "run_id", run.run_id if run is not None else None)
+    if run_id is None:
+        return str(
+            getattr(event, "node", "") or getattr(event, "machine", "") or getattr(event, "epoch", "")
+        )[:60]
+    attempt = getattr(event, "attempt", None)
+    number = getattr(attempt, "number", attempt)
+    parts = [str(part) for part in (run_id, number, getattr(event, "member", None)) if part is not None]
+    stop = getattr(event, "stop", None)
+    outcome = getattr(event, "outcome", None)
+    cause = getattr(event, "cause", None)
+    words = [
+        stop.reason.value if stop else "",
+        outcome.value if outcome else "",
+        cause.value if cause else "",
+    ]
+    return ".".join(parts) + " " + " ".join(word for word in words if word)
