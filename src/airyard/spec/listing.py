@@ -17,16 +17,17 @@ NEVER_SENT = frozenset({".git", "__pycache__", ".DS_Store"})
 """Left out everywhere; so are AppleDouble files (``._name``)."""
 
 
-def list_files(root: Path, include_paths: tuple[str, ...] = ()) -> list[str]:
+def list_files(root: Path, include_paths: tuple[str, ...] = (), *, repository: bool) -> list[str]:
     """Return the files and links below ``root``, relative, with ``/``, sorted; folders are implied.
 
+    ``repository`` is the answer of `in_repository`.
     A git repository gives tracked and untracked files less what it ignores; a plain folder gives its files less
     what ``.gitignore`` files in it name (without git: all of them).
     """
     wanted = tuple(os.path.normpath(path) for path in include_paths)
     paths = {
         path
-        for path in _files(root)
+        for path in _files(root, repository=repository)
         if _sendable(path) and (not wanted or _included(path, wanted)) and os.path.lexists(root / path)
     }
     return sorted(paths)
@@ -37,10 +38,12 @@ def in_repository(folder: Path) -> bool:
     if not has_git():
         return False
     try:
-        inside = git(folder, "rev-parse", "--is-inside-work-tree").strip() == b"true"
+        answer = git(folder, "rev-parse", "--is-inside-work-tree", "--show-prefix")
     except GitFailed:
         return False
-    return inside and not _ignored(folder)
+    inside, _, prefix = answer.partition(b"\n")
+    at_the_top = not prefix.strip()
+    return inside == b"true" and (at_the_top or not _ignored(folder))
 
 
 def _ignored(folder: Path) -> bool:
@@ -52,8 +55,8 @@ def _ignored(folder: Path) -> bool:
     return True
 
 
-def _files(root: Path) -> Iterator[str]:
-    if in_repository(root):
+def _files(root: Path, *, repository: bool) -> Iterator[str]:
+    if repository:
         yield from _listed(root, ("-co", "--exclude-standard"), None)
     elif has_git():
         with tempfile.TemporaryDirectory(prefix="airyard-list-") as scratch:
@@ -72,7 +75,9 @@ def _listed(root: Path, options: tuple[str, ...], git_dir: Path | None) -> Itera
             continue
         below = root / path
         if below.is_dir() and not below.is_symlink():  # a submodule, or a repository that is not one
-            yield from (f"{path.rstrip('/')}/{inner}" for inner in _files(below))
+            yield from (
+                f"{path.rstrip('/')}/{inner}" for inner in _files(below, repository=in_repository(below))
+            )
         else:
             yield path
 

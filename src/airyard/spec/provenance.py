@@ -34,7 +34,7 @@ def pinned_provenance(source: CodeSource, commit: str) -> Provenance:
             packaging_mode="git_archive",
             base_commit=commit,
             branch=source.branch,
-            repo_url=_attempt(_remote_url, source.root),
+            repo_url=_remote_url(source.root),
         ),
         diff=None,
     )
@@ -43,27 +43,37 @@ def pinned_provenance(source: CodeSource, commit: str) -> Provenance:
 def working_tree_provenance(source: CodeSource) -> Provenance:
     """Describe a working tree: what it stands on and how it differs; gives up quietly after 5 s."""
     deadline = time.monotonic() + TIME_LIMIT_S
-    root, paths = source.root, source.include_paths or (".",)
-    commit = _attempt(_line, root, "rev-parse", "--verify", "-q", "HEAD")
-    branch = _attempt(_line, root, "symbolic-ref", "--short", "-q", "HEAD")
-    status, diff, dirty = "clean", None, False
+    paths = source.include_paths or (".",)
+    commit, branch, diff = None, None, None
     try:
-        dirty = is_dirty(root, paths, limit_s=_left(deadline))
-        if dirty and commit is not None:
-            status, diff = _diff(root, paths, deadline)
+        commit, branch, dirty = _status(source.root, paths)
+        status, diff = _diff(source.root, paths, deadline) if dirty and commit else ("clean", None)
     except GitFailed as error:
-        status = "timeout" if error.timed_out else "failed"
+        status, dirty = ("timeout" if error.timed_out else "failed"), True  # unknown is not called clean
     return Provenance(
         state=GitState(
             packaging_mode="plain_tar",
             base_commit=commit,
             branch=branch,
-            repo_url=_attempt(_remote_url, root),
-            dirty=dirty or status == "timeout",
+            repo_url=_remote_url(source.root),
+            dirty=dirty,
             diff_status=status,
             diff_bytes=len(diff or b""),
         ),
         diff=diff,
+    )
+
+
+def _status(root: Path, paths: tuple[str, ...]) -> tuple[str | None, str | None, bool]:
+    """Return commit, branch and whether anything below the paths is changed or untracked. Raises: GitFailed."""
+    options = ("--literal-pathspecs", "status", "--porcelain=v2", "--branch", "--", *paths)
+    lines = git(root, *options, limit_s=TIME_LIMIT_S).decode(errors="replace").splitlines()
+    heads = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# "))
+    commit, branch = heads.get("branch.oid"), heads.get("branch.head")
+    return (
+        None if commit == "(initial)" else commit,
+        None if branch == "(detached)" else branch,
+        any(not line.startswith("# ") for line in lines),
     )
 
 
@@ -82,46 +92,29 @@ def without_credentials(url: str) -> str:
 
 
 def _diff(root: Path, paths: tuple[str, ...], deadline: float) -> tuple[str, bytes | None]:
-    """Return status and text of the diff; reading stops at the size limit."""
+    """Return status and text of the diff; reading stops at the size limit. Raises: GitFailed."""
     options = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--binary", "--relative", "HEAD", "--")
-    if _left(deadline) <= 0.05:
-        return "timeout", None
-    shape = git(
-        root, "--literal-pathspecs", "diff", "--shortstat", "HEAD", "--", *paths, limit_s=_left(deadline)
-    )
-    if not shape.strip():
-        return "clean", None  # only untracked files differ; they travel in the snapshot itself
     text = git_head(
         root,
         "--literal-pathspecs",
         *options,
         *paths,
         limit_bytes=DIFF_LIMIT_BYTES,
-        limit_s=_left(deadline),
+        limit_s=max(deadline - time.monotonic(), 0.01),
     )
-    return ("size_exceeded", None) if text is None else ("captured", text)
-
-
-def _left(deadline: float) -> float:
-    return max(deadline - time.monotonic(), 0.01)
-
-
-def _line(root: Path, *arguments: str) -> str:
-    return git(root, *arguments, limit_s=TIME_LIMIT_S).decode(errors="replace").strip()
+    if text is None:
+        return "size_exceeded", None
+    # Without text only untracked files differ: they travel in the snapshot itself.
+    return ("captured", text) if text else ("clean", None)
 
 
 def _remote_url(root: Path) -> str | None:
-    remotes = _line(root, "remote").split()
-    if not remotes:
-        return None
-    name = "origin" if "origin" in remotes else remotes[0]
-    return without_credentials(_line(root, "config", "--get", f"remote.{name}.url"))
-
-
-def _attempt(read: object, *arguments: object) -> str | None:
-    assert callable(read)
+    """Return the URL of origin, else of the first remote; None without one."""
     try:
-        value = read(*arguments)
+        output = git(root, "config", "--get-regexp", r"^remote\..*\.url$", limit_s=TIME_LIMIT_S)
     except GitFailed:
         return None
-    return value or None
+    found = [line.partition(" ") for line in output.decode(errors="replace").splitlines()]
+    urls = {name: url for name, _, url in reversed(found)}
+    url = urls.get("remote.origin.url") or next(iter(reversed(urls.values())), None)
+    return without_credentials(url) if url else None

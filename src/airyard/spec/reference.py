@@ -24,8 +24,9 @@ _HEAD = """\
 Written from the models by `python -m airyard.spec.reference > docs/workload.md`; do not edit it.
 
 A workload file is YAML of at most 1 MiB whose top level is a map. `airyard run` reads `./workload.yaml`
-when no file is named. The same text per field: `airyard run -h config.compute`. For editors: `airyard
-schema`.
+when no file is named. The same text per field: `airyard run -h config.compute`. For editors: write
+`airyard schema > workload.schema.json` and begin the file with
+`# yaml-language-server: $schema=workload.schema.json`.
 
 ```yaml
 experiment_name: digits

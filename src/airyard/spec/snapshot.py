@@ -115,9 +115,10 @@ def pack(
     if source.pinned:
         read, provenance = _pinned_reader(source)
     else:
-        paths = list_files(source.root, source.include_paths)
+        repository = in_repository(source.root)
+        paths = list_files(source.root, source.include_paths, repository=repository)
         read = _TreeReader(root=source.root, paths=tuple(paths))
-        provenance = working_tree_provenance(source) if in_repository(source.root) else None
+        provenance = working_tree_provenance(source) if repository else None
     scan = _Scan(directory=directory, limit_bytes=limit_bytes)
     for file, stream in read():
         scan.add(file, stream)

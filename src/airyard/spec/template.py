@@ -93,6 +93,7 @@ compute:
 environment:
   version: 6
   dependencies:
+    - numpy
     - torch
 
 code_source:
