@@ -94,6 +94,16 @@ def quoted(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def _any_case(*words: str) -> WithJsonSchema:
+    """Offer words to an editor and allow them in any case; JSON Schema knows no flag for that."""
+    letters = "|".join(
+        "".join(f"[{c.upper()}{c.lower()}]" if c.isalpha() else c for c in word) for word in words
+    )
+    return WithJsonSchema(
+        {"type": "string", "anyOf": [{"enum": list(words)}, {"pattern": f"^(?:{letters})$"}]}
+    )
+
+
 def _text(pattern: str, words: str, shown: str) -> Any:
     return Annotated[
         str,
@@ -214,7 +224,7 @@ def _priority(value: Any) -> Priority:
 PriorityClass = Annotated[
     Priority,
     BeforeValidator(_priority),
-    WithJsonSchema({"type": "string", "enum": [item.value for item in Priority]}),
+    _any_case(*(item.value for item in Priority)),
     Shown(text="one of CRITICAL, NORMAL, BEST_EFFORT (any case)"),
 ]
 
@@ -284,7 +294,7 @@ def _signal(value: Any) -> str:
 Signal = Annotated[
     str,
     BeforeValidator(_signal),
-    WithJsonSchema({"type": "string", "enum": [*SIGNALS, *(name[3:] for name in SIGNALS)]}),
+    _any_case(*SIGNALS, *(name[3:] for name in SIGNALS)),
     Shown(text="one of " + ", ".join(SIGNALS)),
 ]
 

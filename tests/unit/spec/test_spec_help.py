@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +161,13 @@ def test_command_lines_that_cannot_run(
     with pytest.raises(UserError) as caught:
         command_line_workload(line, folder=tmp_path, models=models)
     assert caught.value.code == code
+
+
+def test_the_schema_allows_any_case_where_the_models_do() -> None:
+    definitions = workload_schema()["$defs"]
+    priority = definitions["ComputeBlock"]["properties"]["priority_class"]["anyOf"][0]["anyOf"]
+    assert priority[0] == {"enum": ["CRITICAL", "NORMAL", "BEST_EFFORT"]}
+    assert re.search(priority[1]["pattern"], "best_Effort")
+    signal = definitions["PreemptionBlock"]["properties"]["signal"]["anyOf"][0]["anyOf"]
+    assert re.search(signal[1]["pattern"], "usr1")
+    assert not re.search(signal[1]["pattern"], "SIGKILL")
