@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from airyard.app.code_archive import tree_hash_of
 from airyard.core.code_tree import TreeEntry, tree_hash
 from airyard.core.errors import Conflict, UserError
 from airyard.spec import listing
@@ -60,6 +61,8 @@ def packed(snapshot: Snapshot) -> bytes:
 
 
 def members(snapshot: Snapshot) -> dict[str, tarfile.TarInfo]:
+    """Return what the archive holds; the server must find the same hash in it."""
+    assert tree_hash_of(io.BytesIO(packed(snapshot))) == snapshot.tree_hash
     with tarfile.open(fileobj=io.BytesIO(packed(snapshot)), mode="r:gz") as archive:
         return {info.name: info for info in archive}
 
