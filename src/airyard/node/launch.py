@@ -184,7 +184,7 @@ def start_command(
                 stderr=stderr_write,
                 env=dict(environment),
                 start_new_session=True,
-                preexec_fn=prepare_child,  # noqa: PLW1509  (see above)
+                preexec_fn=prepare_child,  # noqa: PLW1509  # see above
             )
     except (OSError, subprocess.SubprocessError) as error:
         os.close(note_write)

@@ -167,7 +167,8 @@ def reap_orphans() -> None:
 
 
 def _readable_bytes(fd: int) -> int:
-    return struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]  # type: ignore[no-any-return]
+    (count,) = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))
+    return int(count)
 
 
 def _widen(fd: int) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextlib.contextmanager
-def yard(library: Path, locks: Path, user: int = 0) -> Iterator[dict[str, object]]:
+def yard(library: Path, locks: Path, user: int = 0) -> Iterator[dict[str, Any]]:
     """Have a process claim the GPUs as ``user`` and hold them for the block."""
     process = subprocess.Popen(
         [sys.executable, "-c", ASK, str(locks), str(user)],
@@ -66,8 +67,8 @@ def yard(library: Path, locks: Path, user: int = 0) -> Iterator[dict[str, object
         assert process.wait(20) == 0
 
 
-def owners(answer: dict[str, object]) -> list[str | None]:
-    (node,) = answer["nodes"]  # type: ignore[misc]
+def owners(answer: dict[str, Any]) -> list[str | None]:
+    (node,) = answer["nodes"]
     assert node["accelerator"] == "GPU_2xH100"
     return [device["owner"] for device in node["devices"]]
 
@@ -77,7 +78,6 @@ def test_the_first_yard_owns_the_gpus_and_the_second_names_it(library: Path, tmp
     with yard(library, locks) as first:
         assert owners(first) == [None, None]
         values = first["values"]
-        assert isinstance(values, dict)
         assert values["utilization_percentage"] == 42
         assert values["memory_usage_percentage"] == 25
         assert values["power_usage_percentage"] == 50

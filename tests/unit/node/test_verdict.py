@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from airyard.node.verdict import Ending, Evidence, StopRequest, fingerprint, judge
@@ -13,8 +15,8 @@ ValueError: loss is nan at step {step}
 """
 
 
-def ended(code: int | None = None, **more: object) -> Ending:
-    return Ending(code=code, started=True, **more)  # type: ignore[arg-type]
+def ended(code: int | None = None, **more: Any) -> Ending:
+    return Ending(code=code, started=True, **more)
 
 
 def stop(reason: str, *, killed: bool = False) -> StopRequest:
