@@ -146,6 +146,8 @@ class Control:
             try:
                 self._journal.append(self.state.seq, draft.epoch, recorded, changes)
             except AiryardError as error:
+                # A plan that could not be carried out must not be the last one.
+                self._plan_due |= any(isinstance(command, CommitPlan) for command in commands)
                 failed = tuple(a if isinstance(a, AiryardError) else error for a in answers)
                 return Batch(answers=failed, actions=(), changed_runs=frozenset(), events=0)
             changed = frozenset(row.run_id for row in changes.runs) | frozenset(removed)

@@ -81,11 +81,8 @@ class SimMachine:
         return MachineSeen(
             machine=Machine(name=self.name, boot_id=self.boot_id, address=self.name),
             nodes=self.nodes,
-            members=tuple(self._seen(folder) for folder in self.folders.values() if self._known(folder)),
+            members=tuple(self._seen(folder) for folder in self.folders.values()),
         )
-
-    def _known(self, folder: Folder) -> bool:
-        return folder.alive or folder.settled
 
     def start(self, action: StartMember) -> None:
         """Start a runner, unless the folder is there already."""
@@ -198,7 +195,8 @@ class SimMachine:
 
     def _seen(self, folder: Folder) -> SeenMember:
         key = folder.action.key
-        if folder.alive:
+        if not folder.settled:
+            # Alive, or dead with processes that are still being killed: its devices are not free.
             return SeenMember(key=key, state=SeenState.ALIVE)
         if folder.exit is not None:
             at_ms = folder.exit["at_ns"] // 1_000_000

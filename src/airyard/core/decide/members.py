@@ -69,6 +69,8 @@ def reports(state: ClusterState, command: MemberReports, now_ms: int) -> Decisio
 
 
 def _on_ready(draft: Draft, attempt: Attempt, member: Member, report: Report) -> None:
+    if member.released:
+        return  # overtaken by the agent's word of its end
     draft.emit(
         MemberReady(
             run_id=attempt.run_id,
@@ -82,7 +84,7 @@ def _on_ready(draft: Draft, attempt: Attempt, member: Member, report: Report) ->
 
 
 def _on_port_taken(draft: Draft, attempt: Attempt, member: Member, report: Report) -> None:
-    if member.index != 0 or report.port != attempt.port:
+    if member.index != 0 or member.released or report.port != attempt.port:
         return
     salt = attempt.port + attempt.run_id
     port = pick_port(ports_in_use(draft.state), member.machine, salt, after=attempt.port)
@@ -90,6 +92,8 @@ def _on_port_taken(draft: Draft, attempt: Attempt, member: Member, report: Repor
 
 
 def _on_started(draft: Draft, attempt: Attempt, member: Member, report: Report) -> None:
+    if member.released:
+        return  # overtaken by the agent's word of its end
     draft.emit(
         MemberStarted(
             run_id=attempt.run_id, attempt=attempt.number, member=member.index, report=report.number
