@@ -104,7 +104,8 @@ def main() -> None:
             optimizer.step()
         if rank == 0:
             right = accuracy(network, test, device)
-            mlflow.log_metrics({"loss": loss.item(), "accuracy": right}, step=epoch)
+            if os.environ["AIRYARD_TRACKING"] == "on":
+                mlflow.log_metrics({"loss": loss.item(), "accuracy": right}, step=epoch)
             checkpoints.save(epoch, network, optimizer)
             print(f"epoch {epoch}: loss {loss.item():.4f}, accuracy {right:.4f}", flush=True)
         # All ranks must agree to leave at the same epoch, or the others would wait in the next all-reduce.

@@ -111,7 +111,9 @@ class Premises:
         """
         kept = self._kept_port()
         wanted = port or kept or 0
-        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        # Named, because asyncio sets TCP_NODELAY only on sockets that say they are TCP: else answers wait 40 ms.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, wanted))

@@ -1,0 +1,43 @@
+"""Yards for end-to-end stories."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.yard import Yard
+
+_count = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def environment_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the session's yards keep their environments."""
+    return tmp_path_factory.mktemp("environments")
+
+
+@pytest.fixture(scope="module")
+def make_yard(
+    tmp_path_factory: pytest.TempPathFactory, environment_cache: Path
+) -> Iterator[Callable[..., Yard]]:
+    """Make yards that are taken down with the module."""
+    yards: list[Yard] = []
+
+    def make(**options: str | None) -> Yard:
+        yard = Yard(tmp_path_factory.mktemp(f"yard{next(_count)}"), environment_cache, **options)  # type: ignore[arg-type]
+        yards.append(yard)
+        yard.up()
+        return yard
+
+    yield make
+    for yard in yards:
+        yard.close()
+
+
+@pytest.fixture(scope="module")
+def yard(make_yard: Callable[..., Yard]) -> Yard:
+    """One yard with simulated nodes, without tracking."""
+    return make_yard(simulate="GPU_8xH100=2,GPU_1xA10=4")
