@@ -115,6 +115,14 @@ class Group:
 
         Raises: OSError.
         """
+        try:
+            return self._make(limits)
+        except OSError:
+            for folder in self._folders.values():
+                _remove_tree(folder)
+            raise
+
+    def _make(self, limits: Limits) -> tuple[str, ...]:
         for folder in self._folders.values():
             folder.mkdir(parents=True, exist_ok=True)
         asked = {"memory": limits.memory_bytes, "cpu": limits.cpus, "pids": limits.pids}
