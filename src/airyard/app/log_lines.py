@@ -44,7 +44,7 @@ class LogHole:
     cursor: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Spot:
     """A byte of a log: record, byte in its payload; ``continued``: the text before it was shown as a partial line."""
 
@@ -173,9 +173,13 @@ class LineCutter:
                 yield self._piece(stream, held, partial=True)
 
     @property
-    def frontier(self) -> Spot:
-        """The first byte of what was not read yet."""
-        return Spot(self.read_from)
+    def frontier(self) -> int:
+        """The first record that no reading, this one or those before it, has seen."""
+        return max(self.read_from, self._frontier)
+
+    def seen(self, stream: LogStream) -> Spot:
+        """The first byte of a stream that neither this reading nor those before it have come to."""
+        return Spot(self.read_from if stream in self._spots else self.frontier)
 
     def holds(self, stream: LogStream) -> bool:
         """Whether a line of the stream has begun and not ended."""

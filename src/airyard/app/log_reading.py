@@ -59,13 +59,12 @@ class _Member:
 
     def note_place(self) -> None:
         """Work out where a later reading goes on: behind what was shown, before what was only read."""
-        frontier = self.cutter.frontier
-        place = Place(next_seq=frontier.seq)
+        place = Place(next_seq=self.cutter.frontier)
         for stream in LogStream:
-            if self.queued[stream] or (stream in TEXT_STREAMS and self.cutter.holds(stream)):
+            if not self.queued[stream] and not (stream in TEXT_STREAMS and self.cutter.holds(stream)):
+                self.spots[stream] = max(self.spots[stream], self.cutter.seen(stream))
+            if self.spots[stream] != Spot(place.next_seq):
                 place.streams[stream] = self.spots[stream]
-            else:
-                self.spots[stream] = frontier
         self.place_text = place.text()
 
     @property
