@@ -1,6 +1,6 @@
-"""Code snapshots as files, one a tree hash, whole or not there.
+"""Blobs as files of one folder: written beside, made durable, then given their name.
 
-Owns: names, atomic writes, the sweep of unfinished ones. Must not know: what is in a blob, who still needs it.
+Owns: names, durability, what a crash leaves. Must not know: what is in a blob.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-import secrets
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -16,21 +16,22 @@ from typing import BinaryIO
 from airyard.core.errors import NotFound, Unavailable, UserError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-_SUFFIX = ".tar.gz"
-_PARTIAL = ".partial"
+_PARTIAL = ".partial-"
 
 
 class FileBlobStore:
-    """Implements ``ports.blob_store.BlobStore`` in one folder."""
+    """Blobs of one kind, such as ``blobs/code/<hash>.tar.gz``. Any thread; one server a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, suffix: str = ".tar.gz") -> None:
+        """Open the folder, made when missing, and remove what uploads left that never ended."""
         self._folder = folder
+        self._suffix = suffix
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for left in folder.glob(f"*{_PARTIAL}"):
-            left.unlink(missing_ok=True)
+        for partial in folder.glob(f"{_PARTIAL}*"):
+            partial.unlink(missing_ok=True)
 
     def exists(self, name: str) -> bool:
-        """Return whether the blob is there; the question counts as a use."""
+        """Return whether the blob is whole and there; asking counts as a use."""
         path = self._path(name)
         try:
             os.utime(path)
@@ -39,59 +40,96 @@ class FileBlobStore:
         return True
 
     def put(self, name: str, chunks: Iterable[bytes]) -> int:
-        """Store a blob durably; a failure, also of ``chunks``, leaves nothing behind."""
+        """Store a blob durably and return its bytes. What ``chunks`` raises comes through, and nothing is stored."""
         path = self._path(name)
-        partial = path.with_name(f"{path.name}.{secrets.token_hex(6)}{_PARTIAL}")
-        size = 0
         try:
-            with partial.open("xb") as out:
-                for chunk in chunks:
-                    out.write(chunk)
-                    size += len(chunk)
-                out.flush()
-                os.fsync(out.fileno())
-            os.replace(partial, path)
-            self._sync_folder()
+            fd, partial = tempfile.mkstemp(prefix=_PARTIAL, dir=self._folder)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise Unavailable(
-                    f"the disk of {self._folder} is full after {size} bytes of code snapshot {name}",
-                    code="DISK_FULL",
-                    fix="free space there (`airyard admin gc`), then submit again",
-                ) from error
+            raise self._unavailable(name, error) from error
+        try:
+            size = self._fill(name, fd, chunks)
+            self._publish(name, partial, path)
+        except BaseException:
+            Path(partial).unlink(missing_ok=True)
             raise
-        finally:
-            partial.unlink(missing_ok=True)
         return size
 
-    def open(self, name: str) -> BinaryIO:
-        """Open a blob for reading."""
+    def _fill(self, name: str, fd: int, chunks: Iterable[bytes]) -> int:
+        size = 0
+        with os.fdopen(fd, "wb", buffering=0) as file:
+            for chunk in chunks:
+                view = memoryview(chunk)
+                size += len(view)
+                while view:
+                    try:
+                        view = view[file.write(view) :]
+                    except OSError as error:
+                        raise self._unavailable(name, error) from error
+            try:
+                os.fsync(file.fileno())
+            except OSError as error:
+                raise self._unavailable(name, error) from error
+        return size
+
+    def _publish(self, name: str, partial: str, path: Path) -> None:
         try:
-            return self._path(name).open("rb")
-        except FileNotFoundError:
-            raise NotFound(f"no code snapshot {name}", code="CODE_NOT_FOUND") from None
+            os.replace(partial, path)
+            fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise self._unavailable(name, error) from error
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a blob for reading; it stays readable when it is deleted meanwhile."""
+        path = self._path(name)
+        try:
+            file = path.open("rb")
+            os.utime(path)
+        except FileNotFoundError as error:
+            raise NotFound(
+                f"There is no blob {name!r}.",
+                code="BLOB_NOT_FOUND",
+                fix="Upload it again.",
+                details={"name": name},
+            ) from error
+        return file
 
     def delete(self, name: str) -> None:
-        """Remove a blob; one that is not there is fine."""
+        """Remove a blob, if it is there."""
         self._path(name).unlink(missing_ok=True)
 
     def names(self) -> Iterator[tuple[str, int, int]]:
-        """Yield (name, bytes, last use in ms), by name."""
-        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
-            try:
-                status = path.stat()
-            except FileNotFoundError:
-                continue
-            yield path.name.removesuffix(_SUFFIX), status.st_size, status.st_mtime_ns // 1_000_000
+        """Yield (name, bytes, last use in ms) of every blob, by name."""
+        for path in sorted(self._folder.glob(f"*{self._suffix}")):
+            name = path.name.removesuffix(self._suffix)
+            if _NAME.fullmatch(name):
+                try:
+                    found = path.stat()
+                except FileNotFoundError:
+                    continue
+                yield name, found.st_size, found.st_mtime_ns // 1_000_000
 
     def _path(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
-            raise UserError(f"{name!r} is no name of a code snapshot", code="BAD_BLOB_NAME")
-        return self._folder / f"{name}{_SUFFIX}"
+            raise UserError(
+                f"{name!r} is no name of a blob: 1 to 128 letters, digits, '_' or '-', the first a letter or a digit.",
+                code="BAD_BLOB_NAME",
+            )
+        return self._folder / f"{name}{self._suffix}"
 
-    def _sync_folder(self) -> None:
-        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    def _unavailable(self, name: str, error: OSError) -> Unavailable:
+        disk = os.statvfs(self._folder) if self._folder.exists() else None
+        free_bytes = disk.f_bavail * disk.f_frsize if disk else 0
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return Unavailable(
+            f"Blob {name!r} cannot be stored in {self._folder}: "
+            f"{'the disk is full' if full else error} ({free_bytes} bytes free).",
+            code="BLOB_DISK_FULL" if full else "BLOB_STORE_BROKEN",
+            fix="Free space on that disk; `airyard admin gc --dry-run` shows what Airyard can remove."
+            if full
+            else "Look at the disk's health and the folder's permissions.",
+            details={"name": name, "free_bytes": free_bytes},
+        )
