@@ -1,7 +1,7 @@
 """Secrets in one SQLite file, each value encrypted with Fernet under a key that lies beside it (0600).
 
 Owns: names and sizes that are accepted, encryption, the key file. Must not know: who asks, how values reach a run.
-The encryption keeps values out of backups of the database and out of a casual look; whoever reads the key file reads all.
+The encryption keeps values out of a copy of the database; whoever reads the key file, too, reads all.
 """
 
 from __future__ import annotations
