@@ -23,6 +23,7 @@ from airyard.node.preparation import remove_tree
 
 _LOCK_WAIT_S = 10.0
 _LOCK_PAUSE_S = 0.005
+_BOOT_SLACK_S = 1.0
 
 
 class Seen(Enum):
@@ -89,7 +90,8 @@ class Attempts:
         )
         if folder.is_locked():
             return seen
-        same_boot = runner.get("boot_id", self._boot_id) == self._boot_id
+        # Without a runner.json (it is not written durably) the folder's age tells.
+        same_boot = runner["boot_id"] == self._boot_id if "boot_id" in runner else not self._is_older(folder)
         if same_boot:
             self._kill_rest(runner)
         record = folder.exit()
@@ -146,6 +148,11 @@ class Attempts:
         if not cage or not cookie:
             return set()
         return self._containment.open(str(cage), cookie=str(cookie)).members()
+
+    def _is_older(self, folder: AttemptFolder) -> bool:
+        """True when the folder was made before this boot."""
+        up_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return folder.path.exists() and folder.path.stat().st_mtime < time.time() - up_s - _BOOT_SLACK_S
 
     def _kill_rest(self, runner: dict[str, Any]) -> None:
         cage, cookie = runner.get("cage"), runner.get("cookie")

@@ -74,8 +74,9 @@ class OutputPump:
 
         Call it when the tree is gone.
         """
-        self._finishing = True
+        # In this order: once the flag is up, the thread may close the pipe.
         os.write(self._wake_write, b"x")
+        self._finishing = True
         self._thread.join()
         return b"".join(self._tail)[-_TAIL_BYTES:].decode("utf-8", "replace")
 

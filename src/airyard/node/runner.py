@@ -396,13 +396,15 @@ class Runner:
             "delivered": record.delivered,
             "boot_id": boot_id(),
         }
+        # Only the first one must survive a power cut: what follows it the server can ask the spool for.
+        write = write_json_durably if record.logs is None else write_json_by_rename
         try:
-            write_json_durably(self._folder.exit_file, value)
+            write(self._folder.exit_file, value)
         except OSError:
             # A full disk: what the attempt itself filled goes first, then once more.
             self._sweep()
             try:
-                write_json_durably(self._folder.exit_file, value)
+                write(self._folder.exit_file, value)
             except OSError as error:
                 self._note(f"the exit record could not be written: {error}")
 
@@ -438,7 +440,7 @@ def take_folder(spec: RunnerSpec) -> int | None:
         "devices": list(spec.devices),
         "cage": spec.cage_name,
     }
-    write_json_durably(folder.runner_file, value)
+    write_json_by_rename(folder.runner_file, value)
     return lock
 
 
