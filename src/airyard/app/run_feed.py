@@ -1,0 +1,219 @@
+"""The story of one run as a sequence of objects: status, log lines, alerts, retries, the end.
+
+Owns: the order of these objects, the cursor by which a reader goes on, when a log is waited for no longer.
+Must not know: HTTP, asyncio, clocks (time comes as an argument), who reads. Blocks on the stores.
+
+A reader calls ``step`` whenever something may have happened. Every object carries a cursor; a feed that is made with
+it goes on right after that object, in another process too: nothing is lost, nothing comes twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airyard.app.log_lines import LogHole, LogLine
+from airyard.app.log_reading import LogEntry, LogReader
+from airyard.app.run_lookup import run_from
+from airyard.app.views import Document, Lights, exit_code, rfc3339, run_document
+from airyard.core.errors import NotFound, UserError
+from airyard.core.ids import MemberKey
+from airyard.core.run import Attempt, Run, RunState
+from airyard.ports.log_store import LogStore
+from airyard.ports.read_store import ReadStore
+
+LOGS_WAIT_MS = 10_000
+"""How long an ended attempt's log is waited for."""
+PAGE_ENTRIES = 2000
+AlertOf = Callable[[str], str | None]
+"""A log line -> the kind of alert that it is, if any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What there is to say now. ``more``: ask again at once. ``live_members``: whose lines may wait for others'."""
+
+    objects: list[Document]
+    done: bool
+    more: bool
+    live_members: int
+
+
+@dataclass(slots=True, kw_only=True)
+class FeedPosition:
+    """How far a reader is: the version of the last STATUS, the attempt whose log is read, the place in that log."""
+
+    version: int = -1
+    attempt: int = 0
+    log: str | None = None
+
+    def text(self) -> str:
+        """Return the cursor."""
+        return f"{self.version}:{self.attempt}:{self.log or ''}"
+
+    @classmethod
+    def parse(cls, text: str) -> FeedPosition:
+        """Read a cursor. Raises: UserError."""
+        version, _, rest = text.partition(":")
+        attempt, sign, log = rest.partition(":")
+        if not (sign and attempt.isascii() and attempt.isdigit() and version.lstrip("-").isdigit()):
+            raise UserError(
+                f"{text!r} is no cursor of a stream",
+                code="BAD_CURSOR",
+                fix="use the cursor of the last object that came, or none to begin at the start",
+            )
+        return cls(version=int(version), attempt=int(attempt), log=log or None)
+
+
+class RunFeed:
+    """One reader's way through one run. Not for two threads at once."""
+
+    def __init__(
+        self,
+        *,
+        reads: ReadStore,
+        logs: LogStore,
+        offsets_ns: Mapping[MemberKey, int],
+        run: Run,
+        cursor: str | None = None,
+        with_logs: bool = True,
+        alert_of: AlertOf = lambda line: None,
+    ) -> None:
+        """Begin at ``cursor``, or at the start. Raises: UserError for a cursor that is none."""
+        self._reads = reads
+        self._logs = logs
+        self._offsets_ns = offsets_ns
+        self._alert_of = alert_of
+        self._with_logs = with_logs
+        self._at = FeedPosition.parse(cursor) if cursor else FeedPosition()
+        self._reader: LogReader | None = None
+        self._shown: tuple[Any, ...] | None = None
+        self.run = run
+        if self._at.log is not None and self._at.attempt < len(run.attempts):
+            self._reader = self._reader_of(run.attempts[self._at.attempt], self._at.log)
+
+    def step(self, now_ms: int, lights: Lights) -> Step:
+        """Return everything that has come up. Raises: NotFound when the run has been removed."""
+        row = self._reads.run(self.run.run_id)
+        if row is None:
+            raise NotFound(f"run {self.run.run_id} has been removed", code="RUN_NOT_FOUND")
+        if row.version != self.run.version:
+            self.run = run_from(row)
+        document = run_document(self.run, lights)
+        objects = list(self._status(document))
+        while True:
+            attempt = self._attempt()
+            if attempt is None:
+                done = self.run.state is RunState.ENDED
+                return self._ended(objects, document) if done else _step(objects, attempt)
+            over = _is_over(attempt, now_ms) if self._with_logs else not attempt.live
+            full = self._with_logs and self._lines(attempt, now_ms, over, objects)
+            if full or not over:
+                return _step(objects, attempt, more=full)
+            if attempt.number + 1 == len(self.run.attempts) and self.run.state is RunState.ENDED:
+                return self._ended(objects, document)
+            self._at.attempt += 1
+            self._at.log, self._reader = None, None
+            objects.append(self._retry(attempt))
+
+    def _attempt(self) -> Attempt | None:
+        attempts = self.run.attempts
+        return attempts[self._at.attempt] if self._at.attempt < len(attempts) else None
+
+    def _status(self, document: Document) -> Iterator[Document]:
+        """Yield a STATUS when there is news: a new version, another reason to wait, another phase."""
+        pending = document["pending"]
+        phases = tuple(phase["name"] for phase in document["phases"])
+        key = (self.run.version, pending and (pending["reason"], pending["message"]), phases)
+        known = self._shown is None and self.run.version <= self._at.version
+        if key == self._shown or known:
+            self._shown = key
+            return
+        self._shown = key
+        self._at.version = max(self._at.version, self.run.version)
+        yield self._object("STATUS", run=document)
+
+    def _lines(self, attempt: Attempt, now_ms: int, over: bool, objects: list[Document]) -> bool:
+        """Add the next lines of the attempt's log; return whether there may be more at once."""
+        if self._reader is None:
+            self._reader = self._reader_of(attempt, None)
+        keys = [attempt.member_key(member.index) for member in attempt.members]
+        ended = [
+            key
+            for key, member in zip(keys, attempt.members, strict=True)
+            if over or member.logs is not None or member.logs_given_up
+        ]
+        entries = self._reader.page(PAGE_ENTRIES, now_ns=now_ms * 1_000_000, ended=frozenset(ended))
+        for entry in entries:
+            self._at.log = entry.cursor
+            objects.extend(self._entry(entry))
+        return len(entries) >= PAGE_ENTRIES
+
+    def _reader_of(self, attempt: Attempt, cursor: str | None) -> LogReader:
+        keys = [attempt.member_key(member.index) for member in attempt.members]
+        return LogReader(
+            self._logs, keys, [self._offsets_ns.get(key, 0) for key in keys], cursor=cursor or None
+        )
+
+    def _entry(self, entry: LogEntry) -> Iterator[Document]:
+        yield {**log_object(entry), "cursor": self._at.text()}
+        if isinstance(entry, LogLine) and (kind := self._alert_of(entry.text)) is not None:
+            yield self._object(
+                "ALERT", attempt=entry.key.attempt, node=entry.key.member, line=entry.text, kind=kind
+            )
+
+    def _retry(self, attempt: Attempt) -> Document:
+        failure, run = attempt.failure, self.run
+        waits = run.state is RunState.QUEUED and run.not_before_ms > (attempt.ended_ms or 0)
+        return self._object(
+            "RETRY",
+            attempt=attempt.number,
+            cause=attempt.cause.value if attempt.cause else None,
+            message=failure.message if failure else "",
+            next_attempt_at=rfc3339(run.not_before_ms) if waits else None,
+        )
+
+    def _ended(self, objects: list[Document], document: Document) -> Step:
+        objects.append(self._object("TERMINAL", run=document, exit_code=exit_code(self.run)))
+        return Step(objects=objects, done=True, more=False, live_members=0)
+
+    def _object(self, type_: str, **fields: Any) -> Document:
+        return {"type": type_, "cursor": self._at.text(), **fields}
+
+
+def log_object(entry: LogEntry) -> Document:
+    """Return the LOG or GAP object of an entry, without a cursor."""
+    where = {"attempt": entry.key.attempt, "node": entry.key.member}
+    if isinstance(entry, LogHole):
+        return {
+            "type": "GAP",
+            **where,
+            "first_seq": entry.first_seq,
+            "last_seq": entry.last_seq,
+            "bytes": entry.bytes,
+            "reason": entry.reason,
+        }
+    out: Document = {
+        "type": "LOG",
+        **where,
+        "stream": entry.stream.name.lower(),
+        "time_ns": entry.time_ns,
+        "line": entry.text,
+    }
+    if entry.partial:
+        out["partial"] = True
+    return out
+
+
+def _is_over(attempt: Attempt, now_ms: int) -> bool:
+    """Return whether nothing more of the attempt's log is waited for."""
+    if attempt.live or attempt.ended_ms is None:
+        return False
+    return attempt.logs_closed or now_ms - attempt.ended_ms >= LOGS_WAIT_MS
+
+
+def _step(objects: list[Document], attempt: Attempt | None, *, more: bool = False) -> Step:
+    members = attempt.members if attempt is not None else ()
+    live = sum(member.logs is None and not member.logs_given_up for member in members)
+    return Step(objects=objects, done=False, more=more, live_members=live)

@@ -1,0 +1,94 @@
+"""What comes with every request: who sends it, the parts of the server, answers of the loop, runs by their name.
+
+Owns: the ways by which routes reach the context. Must not know: any single route.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, Path, Request
+from fastapi.concurrency import run_in_threadpool
+
+from airyard.app.control import Control
+from airyard.app.run_lookup import find_run
+from airyard.app.views import Document, Lights, run_document
+from airyard.core.run import Run, RunState, Tracking
+from airyard.core.scheduling.plan import Refusal
+from airyard.server.context import Principal, ServerContext
+
+T = TypeVar("T")
+PREFIX = "/api/v1"
+
+
+def _context(request: Request) -> ServerContext:
+    found: ServerContext = request.app.state.context
+    return found
+
+
+def _caller(request: Request) -> Principal:
+    # The gate (``app.py``) has put it there before any route is looked for.
+    found: Principal = request.scope["principal"]
+    return found
+
+
+Context = Annotated[ServerContext, Depends(_context)]
+Caller = Annotated[Principal, Depends(_caller)]
+Ref = Annotated[str, Path(description="A run: its number, its name, `@last`, or `tag:key=value`.")]
+
+
+async def settled(future: Future[T]) -> T:
+    """Wait for an answer of the loop; a client that leaves meanwhile changes nothing about it."""
+    return await asyncio.shield(asyncio.wrap_future(future))
+
+
+async def ask(context: ServerContext, command: Any) -> Any:
+    """Have the loop decide a command; return its reply after the commit. Raises: the refusal."""
+    return await settled(context.ask(command))
+
+
+async def query(context: ServerContext, read: Callable[[Control], T]) -> T:
+    """Have the loop read its state."""
+    return await settled(context.loop.query(read))
+
+
+async def run_of(context: ServerContext, caller: Principal, ref: str) -> Run:
+    """Return the run that ``ref`` names, as of the last commit. Raises: NotFound, Conflict (``AMBIGUOUS``)."""
+    return await run_in_threadpool(find_run, context.reads, ref, caller.name)
+
+
+async def lights_for(context: ServerContext, runs: list[Run]) -> Lights:
+    """Return what is known of the runs beside their records; the loop is asked only about queued ones."""
+    queued = [run.run_id for run in runs if run.state is RunState.QUEUED]
+    refusals: dict[int, Refusal] = {}
+    if queued:
+
+        def read(control: Control) -> dict[int, Refusal]:
+            found = {run_id: control.refusal(run_id) for run_id in queued}
+            return {run_id: refusal for run_id, refusal in found.items() if refusal is not None}
+
+        refusals = await query(context, read)
+    return Lights(
+        refusals=refusals, progress=context.progress, tracking_url=lambda found: tracking_url(context, found)
+    )
+
+
+async def documents(context: ServerContext, runs: list[Run]) -> list[Document]:
+    """Return the RunDocs of runs, in order."""
+    lights = await lights_for(context, runs)
+    return [run_document(run, lights) for run in runs]
+
+
+async def document(context: ServerContext, run: Run) -> Document:
+    """Return the RunDoc of one run."""
+    return (await documents(context, [run]))[0]
+
+
+def tracking_url(context: ServerContext, tracking: Tracking) -> str | None:
+    """Return the page of a tracked run, as it is reached through this server."""
+    if not tracking.run_id:
+        return None
+    return f"{context.url}/mlflow/#/experiments/{tracking.experiment_id}/runs/{tracking.run_id}"

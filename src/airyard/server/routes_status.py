@@ -1,0 +1,133 @@
+"""The server about itself: the proof of its identity, and its condition.
+
+Owns: the wire side and the measuring of disk use. Must not know: how the parts are made.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.concurrency import run_in_threadpool
+
+import airyard
+from airyard.app.control import Control
+from airyard.app.views import rfc3339
+from airyard.server.context import ServerContext
+from airyard.server.requests import PREFIX, Context, query
+
+router = APIRouter(prefix=PREFIX, tags=["server"])
+PROTOCOL = 1
+DISK_CACHE_S = 30.0
+_KINDS: Mapping[str, tuple[str, ...]] = {
+    "code": ("server/blobs", "node/code"),
+    "logs": ("server/logs",),
+    "journal": ("server/journal.db", "server/journal.db-wal", "server/journal.db-shm"),
+    "mlflow": ("server/mlflow",),
+    "environments": ("node/envs", "node/uv-cache"),
+    "attempts": ("node/attempts",),
+    "outputs": ("node/runs",),
+}
+
+
+@router.get("/identify")
+async def identify(
+    context: Context, nonce: Annotated[str, Query(min_length=8, max_length=256)]
+) -> dict[str, Any]:
+    """Prove that this server holds the token, to a client that has not sent it. Needs no token."""
+    return {
+        "service": "airyard",
+        "version": airyard.__version__,
+        "protocol": PROTOCOL,
+        "proof": context.identity_proof(nonce),
+    }
+
+
+@router.get("/status")
+async def status(request: Request, context: Context) -> dict[str, Any]:
+    """Return version, addresses, disk use per kind, MLflow's state, containment, counts, the journal."""
+
+    def read(control: Control) -> tuple[int, int]:
+        return control.state.seq, control.state.epoch
+
+    seq, epoch = await query(context, read)
+    meter: DiskMeter = request.app.state.disk_meter
+    slow = await run_in_threadpool(_slow_parts, context, meter)
+    return {
+        "version": airyard.__version__,
+        "pid": os.getpid(),
+        "started_at": rfc3339(context.started_ms),
+        "url": context.url,
+        "home": str(context.home),
+        "ports": {"http": _port(context.url)},
+        "paths": {
+            "data": str(context.home / "server"),
+            "node": str(context.home / "node"),
+            "log": str(context.home / "server" / "server.log"),
+        },
+        "containment": dict(context.containment()),
+        "engine": context.engine_name,
+        "simulated": dict(context.simulate),
+        **slow,
+        "journal": {"seq": seq, "epoch": epoch, "bytes": slow["disk"]["journal"]},
+    }
+
+
+def _slow_parts(context: ServerContext, meter: DiskMeter) -> dict[str, Any]:
+    tracker = context.tracker.state()
+    counts = context.reads.counts()
+    return {
+        "disk": meter.use(),
+        "mlflow": {"kind": tracker.kind.value, "detail": tracker.detail, "uri": tracker.uri},
+        "counts": {"queued": counts.get("QUEUED", 0), "active": counts.get("ACTIVE", 0)},
+    }
+
+
+def _port(url: str) -> int | None:
+    tail = url.rstrip("/").rpartition(":")[2]
+    return int(tail) if tail.isdigit() else None
+
+
+class DiskMeter:
+    """Measures the data folder by kind, at most once in 30 s. Any thread; blocks."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._lock = threading.Lock()
+        self._found: dict[str, int] = {}
+        self._until = 0.0
+
+    def use(self) -> dict[str, int]:
+        """Return the bytes on disk of each kind; files with several names count once. Cost: one walk."""
+        with self._lock:
+            if time.monotonic() >= self._until:
+                seen: set[tuple[int, int]] = set()
+                self._found = {
+                    kind: sum(_bytes_below(self._home / place, seen) for place in places)
+                    for kind, places in _KINDS.items()
+                }
+                self._until = time.monotonic() + DISK_CACHE_S
+            return dict(self._found)
+
+
+def _bytes_below(top: Path, seen: set[tuple[int, int]]) -> int:
+    total = 0
+    stack = [os.fspath(top)]
+    while stack:
+        try:
+            path = stack.pop()
+            found = os.lstat(path)
+            if os.path.isdir(path) and not os.path.islink(path):
+                with os.scandir(path) as entries:
+                    stack.extend(entry.path for entry in entries)
+        except OSError:
+            continue  # removed meanwhile, or not ours to read
+        if (found.st_dev, found.st_ino) not in seen:
+            seen.add((found.st_dev, found.st_ino))
+            total += found.st_blocks * 512
+    return total

@@ -1,0 +1,162 @@
+"""Submitting: the checks that need stores, the commit, and the dry run.
+
+Owns: the order of these steps and the warnings. Must not know: what the loop checks itself.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.concurrency import run_in_threadpool
+
+from airyard.app.dry_run import dry_run_document
+from airyard.app.run_lookup import run_from
+from airyard.core.commands import SubmitRun
+from airyard.core.errors import Conflict, Fix, UserError
+from airyard.core.run import Run
+from airyard.core.workload import Workload, first_difference
+from airyard.server import sources
+from airyard.server.context import Principal, ServerContext
+from airyard.server.requests import PREFIX, Caller, Context, ask, document, query
+from airyard.wire import native
+
+router = APIRouter(prefix=PREFIX, tags=["runs"])
+
+
+@router.post("/runs", responses={200: {"model": native.SubmitAnswer}})
+async def submit_run(context: Context, caller: Caller, body: native.SubmitRequest) -> dict[str, Any]:
+    """Submit a normalised workload; with ``dry_run`` ask the planner about it and change nothing.
+
+    The same key and workload again: the same run with ``existing`` true. Another workload: 409.
+    """
+    try:
+        workload = body.workload.workload()
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(f"the workload is not valid: {error}") from error
+    if not body.dry_run:
+        # A dry run comes before the upload: the client says what it would send.
+        await run_in_threadpool(_check_code, context, workload)
+    await run_in_threadpool(_check_secrets, context, caller, workload)
+    warnings = [*_descriptive(workload), *await _durability(context, workload, body.allow_no_durable)]
+    command = SubmitRun(
+        owner=caller.name,
+        workload=workload,
+        idempotency_key=body.idempotency_key or f"once-{secrets.token_hex(16)}",
+        tracking_off=context.tracking_off,
+        source_hash=await _stored(context, None if body.dry_run else body.source_yaml),
+    )
+    if body.dry_run:
+        state = await query(context, lambda control: control.state.copy())
+        now_ms = context.clock.now_ms()
+        found = await run_in_threadpool(dry_run_document, state, command, now_ms, warnings)
+        return {"dry_run": found}
+    try:
+        reply = await ask(context, command)
+    except Conflict as error:
+        raise await run_in_threadpool(_named_conflict, context, workload, error) from error
+    run = await run_in_threadpool(_committed, context, reply.run_id)
+    return {"run": await document(context, run), "existing": reply.existing, "warnings": warnings}
+
+
+def _committed(context: ServerContext, run_id: int) -> Run:
+    row = context.reads.run(run_id)
+    if row is None:
+        # Its key is remembered for a week, the run was removed meanwhile.
+        raise Conflict(
+            f"this idempotency key made run {run_id}, which has been removed",
+            code="RUN_REMOVED",
+            fix="submit with another key",
+            details={"run_id": run_id},
+        )
+    return run_from(row)
+
+
+async def _stored(context: ServerContext, text: str | None) -> str:
+    if text is None:
+        return ""
+    return await run_in_threadpool(sources.keep, context.home / sources.FOLDER, text)
+
+
+def _check_code(context: ServerContext, workload: Workload) -> None:
+    code = workload.code
+    if code is not None and not context.blobs.exists(code.tree_hash):
+        raise Conflict(
+            f"the server does not hold the code snapshot {code.tree_hash[:12]} that this workload names",
+            code="CODE_MISSING",
+            details={"tree_hash": code.tree_hash},
+            fix="upload it (PUT /api/v1/code/{tree_hash}), then submit again; `airyard run` does both",
+        )
+
+
+def _check_secrets(context: ServerContext, caller: Principal, workload: Workload) -> None:
+    """Raise UserError naming every secret that the workload refers to and nobody stored."""
+    wanted = {value for _, value in workload.secrets}
+    wanted |= {value for role in workload.roles for _, value in role.secrets}
+    if not wanted:
+        return
+    held = {f"{name.scope}/{name.key}" for name in context.secrets.names(caller.name)}
+    missing = sorted(wanted - held)
+    if missing:
+        raise UserError(
+            f"the workload names secret{'s' if len(missing) > 1 else ''} that {'are' if len(missing) > 1 else 'is'} "
+            f"not stored: {', '.join(missing)}",
+            code="SECRET_NOT_FOUND",
+            details={"secrets": missing},
+            fix=Fix(text="store each of them first", command=f"airyard secrets put {missing[0]}"),
+        )
+
+
+def _descriptive(workload: Workload) -> list[str]:
+    """Name what is stored and shown, but not enforced yet."""
+    out = []
+    if workload.permissions:
+        out.append("permissions are stored and shown, but not enforced yet: this server has one user")
+    if workload.usage_policy_name or workload.usage_policy_id:
+        out.append("usage_policy is stored and shown, but nothing is charged to it yet")
+    if workload.compute.shm_bytes is not None:
+        out.append("compute.shm is stored, but /dev/shm stays as the machine has it")
+    if workload.environment.ai:
+        out.append("the AI variant of the environment is served by the plain base of this yard")
+    return out
+
+
+async def _durability(context: ServerContext, workload: Workload, allowed: bool) -> Sequence[str]:
+    """Warn of a gang that could spread over machines without a shared folder for checkpoints."""
+    compute = workload.compute
+    if compute.nodes < 2:
+        return ()
+    nodes = await query(context, lambda control: dict(control.state.nodes))
+    machines = {
+        node.machine
+        for node in nodes.values()
+        if (node.model == compute.model and node.model) or node.accelerator == compute.accelerator
+    }
+    if len(machines) < 2:
+        return ()
+    message = (
+        f"the nodes of {compute.accelerator} are on {len(machines)} machines without a shared checkpoint folder: "
+        "a checkpoint is seen only on the machine that wrote it"
+    )
+    if not allowed:
+        raise UserError(message, code="NO_DURABLE_STORE")
+    return (message,)
+
+
+def _named_conflict(context: ServerContext, workload: Workload, error: Conflict) -> Conflict:
+    """Add the first field that differs when the earlier run has left the loop's memory."""
+    run_id = error.details.get("run_id")
+    if error.code != "IDEMPOTENCY_CONFLICT" or error.details.get("field") or not isinstance(run_id, int):
+        return error
+    row = context.reads.run(run_id)
+    field = first_difference(run_from(row).workload, workload) if row is not None else None
+    if field is None:
+        return error
+    return Conflict(
+        f"{error.message} (first difference: {field})",
+        code=error.code,
+        details={**error.details, "field": field},
+        fix=error.fix,
+    )
