@@ -25,9 +25,9 @@ def entry(name: str, **fields: object) -> tarfile.TarInfo:
     return made
 
 
-def archive(*entries: tuple[tarfile.TarInfo, bytes], mode: str = "w:gz") -> bytes:
+def archive(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode=mode) as tar:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=out, mode="w:gz") as tar:
         for info, data in entries:
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
