@@ -7,6 +7,7 @@ with it. It behaves as ``adapters.local_engine`` does: requests wait for the hel
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airyard.core.actions import ForgetMember, KillMember, ShipLogs, StartMember
@@ -25,7 +26,7 @@ RETRY_MS = 700
 class Link:
     """One server's connection to one agent. A new server has new links."""
 
-    def __init__(self, setting: Setting, machine: SimMachine, sink: Sink, cut: Callable[[], bool]) -> None:
+    def __init__(self, setting: Setting, machine: SimMachine, sink: Sink, cut: set[str]) -> None:
         self._setting = setting
         self._machine = machine
         self._sink = sink
@@ -42,7 +43,7 @@ class Link:
         machine = self._machine
         if self.closed:
             return
-        if self._cut() or not machine.agent_up:
+        if machine.name in self._cut or not machine.agent_up:
             self._setting.later(RETRY_MS, self.open)
             return
         self._life += 1
@@ -118,7 +119,7 @@ class Link:
         for name, request in list(self._requests.items()):
             if name not in self._sent:
                 self._sent.add(name)
-                self._down(lambda name=name, request=request: self._serve(name, request))  # type: ignore[misc]  # mypy cannot infer a lambda with defaults
+                self._down(partial(self._serve, name, request))
 
     def _serve(self, name: tuple[str, str], request: Request) -> None:
         machine: Any = self._machine

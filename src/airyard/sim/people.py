@@ -6,6 +6,7 @@ Owns: the mix of workloads and the clients' patience. Must not know: how the yar
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airyard.core import events
@@ -67,9 +68,7 @@ class People:
             workload = self._workload()
             command = SubmitRun(owner="ada", workload=workload, idempotency_key=f"key-{number}")
             self.busy += 1
-            self._setting.later(
-                self._setting.chance.between(0, within_ms), lambda command=command: self._submit(command)
-            )
+            self._setting.later(self._setting.chance.between(0, within_ms), partial(self._submit, command))
 
     def _workload(self) -> Workload:
         chance = self._setting.chance
@@ -134,10 +133,13 @@ class People:
             run_id = event.run_id
             self._setting.later(chance.between(0, 6), lambda: self.cancel(run_id))
         if isinstance(event, events.RunEnded) and event.outcome is not Outcome.SUCCEEDED:
-            if self._resumes < RESUMES and chance.roll(0.15):
-                self._resumes += 1
-                run_id = event.run_id
-                self._setting.later(chance.between(0, 30_000), lambda: self._resume(run_id))
+            self._perhaps_resume(event.run_id)
+
+    def _perhaps_resume(self, run_id: int) -> None:
+        chance = self._setting.chance
+        if self._resumes < RESUMES and chance.roll(0.15):
+            self._resumes += 1
+            self._setting.later(chance.between(0, 30_000), lambda: self._resume(run_id))
 
     def _resume(self, run_id: int) -> None:
         def then(answer: Any) -> None:

@@ -77,8 +77,8 @@ class SimServer:
         self._truth = truth
         self.journal = journal
         self.control = Control(journal, setting.time)
-        self.links = {m.name: Link(setting, m, self._fact, lambda m=m: m.name in cut) for m in machines}  # type: ignore[misc]  # mypy cannot infer a lambda with defaults
-        self._tracking = SimTracking(setting, switch, lambda fact: self.submit(fact))
+        self.links = {m.name: Link(setting, m, self._fact, cut) for m in machines}
+        self._tracking = SimTracking(setting, switch, self.submit)
         self._inbox: list[tuple[Command, Then | None]] = []
         self._draining = False
         self._planning = False
@@ -202,7 +202,7 @@ class SimServer:
         if found is None or found[2].phase is MemberPhase.LOST:
             answer(OVER)
             return
-        run, attempt, member = found
+        _, attempt, member = found
         poll = _Parked(key, after, self._setting.time.now_ms() + wait_ms, answer)
         if member.phase is MemberPhase.STARTING:
             alive = MemberReports(key=key, epoch=attempt.epoch, reports=())

@@ -168,6 +168,10 @@ class World:
         for run_id in sorted(self.people.endless):
             if run_id in self.truth.state.runs:
                 self.people.cancel(run_id)
+        for node in self.truth.state.nodes.values():
+            # A late or repeated request may have closed it again.
+            if node.cordoned:
+                self.people.cordon(node.name, cordoned=False)
         self.setting.later(NAG_MS, self._nag)
 
     def _at_rest(self) -> bool:
