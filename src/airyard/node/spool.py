@@ -21,6 +21,7 @@ from airyard.core.log_frames import (
     HEADER_BYTES,
     MAX_FRAME_BYTES,
     MAX_PAYLOAD_BYTES,
+    DamagedFrame,
     Gap,
     LogStream,
     encode,
@@ -40,6 +41,7 @@ _DISK_CHECK_BYTES = 1024 * 1024
 _REASON_LIMIT = "the log spool reached its limit of {limit} bytes before the server took the records"
 _REASON_DISK = "the node's disk is nearly full"
 _REASON_REFUSED = "the node's disk took no more log records"
+_REASON_UNREADABLE = "the node's disk did not give the records back"
 _REASON_DIED = "the runner died before the records were on disk"
 
 
@@ -324,15 +326,39 @@ class LogSpool:
                 self._sent.append(self._segments.popleft())
                 self._position = 0
                 continue
+            found = self._frames_at_position(segment, room)
+            if found is None and not pieces:
+                self._give_up(segment)
+                continue
+            if found is None or (pieces and len(found[0]) > room):
+                break
+            frames, self._position_seq = found
+            pieces.append(frames)
+            self._position += len(frames)
+            room -= len(frames)
+        return _Batch(frames=b"".join(pieces), next_seq=self._position_seq) if pieces else None
+
+    def _frames_at_position(self, segment: Segment, room: int) -> tuple[bytes, int] | None:
+        """Return whole frames and the number after them; None when the disk does not give them back."""
+        try:
             data = segment.read(self._position, max(room, MAX_FRAME_BYTES))
             found = whole_frames(data, room)
-            if found is None or (pieces and found[0] > room):
-                break
-            end, self._position_seq = found
-            pieces.append(data[:end])
-            self._position += end
-            room -= end
-        return _Batch(frames=b"".join(pieces), next_seq=self._position_seq) if pieces else None
+        except (OSError, DamagedFrame):
+            return None
+        return (data[: found[0]], found[1]) if found else None
+
+    def _give_up(self, segment: Segment) -> None:
+        """Put a gap in the place of the rest of the first segment, which cannot be read."""
+        lost = Gap(
+            first_seq=self._position_seq,
+            last_seq=segment.next_seq - 1,
+            payload_bytes=self._payload_bytes_left(segment),
+            reason=_REASON_UNREADABLE,
+        )
+        self._segments.popleft()
+        self._forget(segment)
+        self._position = 0
+        self._put_gap_in_front(lost)
 
     def _consume(self, batch: _Batch, next_seq: int) -> None:
         """Take the part of the batch below ``next_seq`` as sent."""

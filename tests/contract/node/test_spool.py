@@ -258,6 +258,25 @@ def test_server_that_expects_lost_records_gets_a_gap(tmp_path: Path) -> None:
     assert server.next_seq == 1000
 
 
+def test_records_that_the_disk_does_not_give_back_become_a_gap(tmp_path: Path) -> None:
+    spool, server = LogSpool(tmp_path, segment_bytes=100_000), Server()
+    for number in range(1000):
+        spool.append(OUT, b"x" * 500, number)
+    files = sorted(tmp_path.iterdir())
+    os.truncate(files[0], 50_000)
+    with files[2].open("r+b") as file:
+        file.write(b"????")
+    os.truncate(files[-1], 0)
+    server.drain(spool)
+    spool.append(OUT, b"after", 1)
+    server.drain(spool)
+    assert server.covers()
+    assert server.next_seq == 1001
+    assert len(server.gaps) == 3
+    assert server.payload_bytes + sum(gap.payload_bytes for gap in server.gaps) == 500_005
+    assert spool.digest() == server.hash.hexdigest()
+
+
 def test_one_thread_writes_while_another_sends(tmp_path: Path) -> None:
     spool, server = LogSpool(tmp_path, segment_bytes=256 * 1024), Server()
 
