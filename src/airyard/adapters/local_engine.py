@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import airyard
 from airyard.core.actions import ForgetMember, KillMember, ShipLogs, StartMember
 from airyard.core.cluster import Device, Machine, Node
 from airyard.core.commands import MachineAway, MachineSeen, MemberGone, SeenMember, SeenState
@@ -237,6 +238,10 @@ class LocalEngine:
         elif message["id"] == 0:
             if not message["ok"]:
                 raise ValueError(f"the agent refused hello: {message['error']['message']}")
+            if message["result"]["machine"]["version"] != airyard.__version__:
+                # Left over from before an upgrade; members live on, and the next agent is of our version.
+                stream.sendall(b'{"id":-1,"op":"stop"}\n')
+                raise ValueError("the agent is of another version")
             self._on_hello(message["result"])
             return True
         else:

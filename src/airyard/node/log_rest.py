@@ -44,7 +44,7 @@ def _ship(folder: AttemptFolder, channel: Channel) -> bool:
     closed = (folder.exit() or {}).get("logs")
     spool = LogSpool(_existing(folder.spool)) if closed is None else None
     deadline = time.monotonic() + GIVE_UP_S
-    patience = Patience()
+    patience = Patience(f"log of {folder.key}")
     try:
         while time.monotonic() < deadline:
             try:
@@ -53,8 +53,8 @@ def _ship(folder: AttemptFolder, channel: Channel) -> bool:
                     end = closed_output(spool)
                     closed = {"last_seq": end.last_seq, "sha256": end.sha256}
                 _close(closed or {}, channel)
-            except (ServerAway, Refused):
-                patience.wait()
+            except (ServerAway, Refused) as problem:
+                patience.wait(problem)
             else:
                 return True
         return False

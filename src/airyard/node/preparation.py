@@ -30,6 +30,8 @@ from airyard.node.runner_http import AttemptIsOver, Channel, Patience, Refused, 
 from airyard.node.uv import DiskFull, DownloadFailed, ResolveFailed
 
 _DOWNLOAD_TIMEOUT_S = 60.0
+_OOM_SCORE = "500"
+"""Of 1000; any process may make itself a likelier victim."""
 
 
 class PreparationError(Exception):
@@ -58,8 +60,11 @@ class Workbench:
     closers: list[Callable[[], None]] = field(default_factory=list)
 
     def before_exec(self) -> None:
-        """For the forked child: into the cage, then into the environment's view."""
+        """For the forked child: into the cage, first in line when memory runs out, into the view."""
         self.cage.enter_self()
+        # The kernel should rather kill a command than its runner, the agent or the server.
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
+            score.write(_OOM_SCORE)
         if self.enter_view is not None:
             self.enter_view()
 
@@ -161,14 +166,14 @@ class Preparation:
     def _fetch(self, tree_hash: str, stream: BinaryIO) -> None:
         """Download the archive, waiting for a server that is away."""
         self._progress("code", "downloading")
-        patience = Patience()
+        patience = Patience("code")
         while not self._interrupted.is_set():
             stream.seek(0)
             stream.truncate()
             try:
                 self._channel.download(f"code/{tree_hash}", stream, timeout_s=_DOWNLOAD_TIMEOUT_S)
-            except ServerAway:
-                patience.wait()
+            except ServerAway as problem:
+                patience.wait(problem)
             except (Refused, AttemptIsOver) as error:
                 raise PreparationError("PLATFORM", f"the code cannot be had: {error}") from error
             else:

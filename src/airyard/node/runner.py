@@ -13,8 +13,10 @@ import json
 import os
 import queue
 import socket
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +72,7 @@ _CHECKPOINT_EVERY_MS = 1000
 _KILL_PAUSE_S = 1.0
 _LOCK_TRIES = 50
 _LOCK_PAUSE_S = 0.02
+_BROKEN = 70
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +151,7 @@ class Runner:
         self._sweeper: threading.Thread | None = None
         self._checkpoint_mark: tuple[int, int] | None = None
         self._checkpoint_at_ms = 0
+        self._oom_kills_before = machine_oom_kills()
         self._handlers = self._handlers_by_type()
         self._spool = LogSpool(self._folder.spool)
         self._reporter = Reporter(self._channel(), self._tell, spec.epoch)
@@ -371,6 +375,7 @@ class Runner:
         return Evidence(
             stderr_tail=tail,
             oom_kills=self._bench.cage.oom_kills() if self._bench is not None else 0,
+            machine_oom_kills=max(0, machine_oom_kills() - self._oom_kills_before),
             memory_limit_bytes=limits.get("memory_bytes"),
             port_taken=port is not None and self._state.member == 0 and not port_is_free(port),
         )
@@ -446,8 +451,25 @@ def take_folder(spec: RunnerSpec) -> int | None:
 
 def serve(spec: RunnerSpec, containment: Containment, *, overlay_works: bool | None = None) -> None:
     """Be the runner of ``spec`` to its end; for a process that is nothing else and holds the folder's lock."""
+    threading.excepthook = _die
     set_subreaper()
     Runner(spec, containment, overlay_works=overlay_works).run()
+
+
+def _die(problem: threading.ExceptHookArgs) -> None:
+    """End the runner when one of its threads broke: a dead runner is noticed, half a runner is not."""
+    traceback.print_exception(problem.exc_type, problem.exc_value, problem.exc_traceback)
+    sys.stderr.flush()
+    os._exit(_BROKEN)
+
+
+def machine_oom_kills() -> int:
+    """Return how many processes the kernel has killed for want of memory since the boot."""
+    try:
+        text = Path("/proc/vmstat").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")), 0)
 
 
 def port_is_free(port: int) -> bool:

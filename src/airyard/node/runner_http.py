@@ -13,6 +13,7 @@ import json
 import shutil
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any, BinaryIO
@@ -21,6 +22,7 @@ from urllib.parse import urlsplit
 PROTOCOL = 1
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 2.0
+_SAY_AFTER_S = 1.0
 _COPY_BYTES = 1024 * 1024
 
 
@@ -134,21 +136,28 @@ class Channel:
 
 
 class Patience:
-    """Pauses that grow while the server is away: 20 ms, doubling to 2 s."""
+    """Pauses that grow while the server is away: 20 ms, doubling to 2 s; says so once an outage."""
 
-    __slots__ = ("_pause_s",)
+    __slots__ = ("_pause_s", "_said", "_what")
 
-    def __init__(self) -> None:
+    def __init__(self, what: str) -> None:
+        self._what = what
         self._pause_s = _FIRST_PAUSE_S
+        self._said = False
 
-    def wait(self) -> None:
-        """Sleep for the next pause."""
+    def wait(self, reason: object = None) -> None:
+        """Sleep for the next pause; the first ``reason`` of an outage goes to the process's log."""
+        if reason is not None and not self._said and self._pause_s >= _SAY_AFTER_S:
+            self._said = True
+            sys.stderr.write(f"{time.strftime('%FT%T%z')} {self._what}: {reason}; trying on\n")
+            sys.stderr.flush()
         time.sleep(self._pause_s)
         self._pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2)
 
     def reset(self) -> None:
         """Begin anew after an answer."""
         self._pause_s = _FIRST_PAUSE_S
+        self._said = False
 
 
 def _check(status: int, body: bytes) -> bytes:

@@ -50,7 +50,7 @@ class OrderPoller:
 
     def _run(self) -> None:
         last = 0
-        patience = Patience()
+        patience = Patience("orders")
         while True:
             sent_ms = self._now_ms()
             begun = time.monotonic()
@@ -61,8 +61,8 @@ class OrderPoller:
             except AttemptIsOver:
                 self._tell(AttemptOver())
                 return
-            except (ServerAway, Refused):
-                patience.wait()
+            except (ServerAway, Refused) as problem:
+                patience.wait(problem)
                 continue
             self._tell(ServerAnswered(sent_ms=sent_ms))
             orders = sorted(answer.get("orders") or [], key=lambda order: int(order["number"]))
@@ -101,7 +101,7 @@ class Reporter:
         return [report for report in self._outbox if report.number > self._acknowledged]
 
     def _run(self) -> None:
-        patience = Patience()
+        patience = Patience("reports")
         while True:
             with self._changed:
                 while not (waiting := self._waiting()):
@@ -117,8 +117,8 @@ class Reporter:
             except AttemptIsOver:
                 self._tell(AttemptOver())
                 return
-            except (ServerAway, Refused):
-                patience.wait()
+            except (ServerAway, Refused) as problem:
+                patience.wait(problem)
                 continue
             number = int(answer.get("acknowledged") or 0)
             if number >= waiting[-1].number:
@@ -145,7 +145,7 @@ class LogShipper:
         threading.Thread(target=self._run, name="logs", daemon=True).start()
 
     def _run(self) -> None:
-        patience = Patience()
+        patience = Patience("logs")
         while True:
             if not self._spool.wait(_IDLE_S):
                 if self._spool.is_sealed:
@@ -161,10 +161,10 @@ class LogShipper:
                 if refusal.status == 409 and "next" in refusal.body:
                     self._spool.resync(int(refusal.body["next"]))
                 else:
-                    patience.wait()
+                    patience.wait(refusal)
                 continue
-            except ServerAway:
-                patience.wait()
+            except ServerAway as problem:
+                patience.wait(problem)
                 continue
             patience.reset()
             self._spool.acknowledge(int(answer["next"]))

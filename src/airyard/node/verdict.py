@@ -38,6 +38,8 @@ class Evidence:
 
     stderr_tail: str = ""
     oom_kills: int = 0
+    machine_oom_kills: int = 0
+    """Processes the kernel killed for want of memory on the whole machine while the command ran."""
     memory_limit_bytes: int | None = None
     port_taken: bool = False
     """The rendezvous port could not be bound after the tree was gone: somebody else has it."""
@@ -118,6 +120,9 @@ def _judge_failure(ending: Ending, evidence: Evidence) -> Verdict:
         limit = evidence.memory_limit_bytes
         of = f" of {limit / 2**30:.1f} GiB" if limit else ""
         text = f"host memory: the kernel killed a process of this member at its limit{of}; {how}"
+        return Verdict(cause="USER_LIMIT", message=text, out_of_memory=True, fingerprint=mark)
+    if evidence.machine_oom_kills > 0 and (ending.signal == 9 or ending.code == 137):
+        text = f"host memory: the machine ran out of memory and the kernel killed processes; {how}"
         return Verdict(cause="USER_LIMIT", message=text, out_of_memory=True, fingerprint=mark)
     if _address_in_use(ending, evidence):
         text = f"address already in use: rendezvous port {ending.rendezvous_port} was taken; {how}"

@@ -28,7 +28,8 @@ from airyard.node.environment_view import can_overlay
 from airyard.node.runner import RunnerSpec, serve, take_folder
 from airyard.node.uv import find_uv, uv_version
 
-SOCKET_FD = 3
+_ANSWER_S = 30.0
+_LEAVE_S = 5.0
 
 
 class ZygoteGone(Exception):
@@ -41,6 +42,7 @@ class Zygote:
     def __init__(self, node_folder: Path) -> None:
         """Start the process. Cost: an interpreter (about 80 ms), paid before the first run comes."""
         ours, theirs = socket.socketpair()
+        ours.settimeout(_ANSWER_S)
         self._socket = ours
         self._stream = ours.makefile("rb")
         self._process = subprocess.Popen(
@@ -74,7 +76,11 @@ class Zygote:
         """End the process; runners live on."""
         self._stream.close()
         self._socket.close()
-        self._process.wait()
+        try:
+            self._process.wait(_LEAVE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 def main() -> None:

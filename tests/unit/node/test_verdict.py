@@ -57,6 +57,13 @@ def test_a_host_memory_kill_is_named() -> None:
     assert "2.0 GiB" in verdict.message
 
 
+def test_a_machine_out_of_memory_counts_for_who_was_killed() -> None:
+    starved = Evidence(machine_oom_kills=1)
+    assert judge(ended(137), starved).out_of_memory
+    assert judge(ended(None, signal=9), starved).message.startswith("host memory: the machine ran out")
+    assert judge(ended(1), starved).cause == "USER_CODE"
+
+
 def test_an_address_conflict_counts_only_on_our_port_and_soon() -> None:
     tail = "OSError: [Errno 98] Address already in use"
     ours = Evidence(stderr_tail=tail, port_taken=True)
