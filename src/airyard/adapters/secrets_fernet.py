@@ -6,6 +6,7 @@ The encryption keeps values out of a copy of the database; whoever reads the key
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from cryptography.fernet import Fernet, InvalidToken
 
-from airyard.core.errors import NotFound, Unavailable, UserError
+from airyard.core.errors import InvariantBroken, NotFound, Unavailable, UserError
 from airyard.ports.secrets import SecretName
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -39,6 +40,13 @@ class FernetSecretStore:
             " masked INTEGER NOT NULL, changed_ms INTEGER NOT NULL, PRIMARY KEY (owner, scope, key)) STRICT"
         )
         self._fernet = Fernet(self._load_key())
+        self._try_key()
+
+    def _try_key(self) -> None:
+        """Read one secret, so that a wrong key is found at the start. Raises: Unavailable."""
+        first = self._database.execute("SELECT owner, scope, key FROM secrets LIMIT 1").fetchone()
+        if first is not None:
+            self.get(*first)
 
     def _load_key(self) -> bytes:
         """Return the key, made once. Raises: Unavailable when it is gone or no key while secrets are stored."""
@@ -53,12 +61,17 @@ class FernetSecretStore:
         except ValueError:
             raise self._lost_key("is damaged") from None
         key = Fernet.generate_key()
-        descriptor = os.open(self._key_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        # Whole or not at all: a key that a crash cut off would lock the owner out.
+        partial = self._key_path.with_name(f"{self._key_path.name}.new")
+        partial.unlink(missing_ok=True)
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.write(descriptor, key)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+        partial.replace(self._key_path)
+        _sync_folder(self._key_path.parent)
         return key
 
     def _lost_key(self, what: str) -> Unavailable:
@@ -87,7 +100,9 @@ class FernetSecretStore:
                 code="SECRET_TOO_SHORT",
                 fix="use a longer value, or store it with --unmasked",
             )
-        row = (owner, scope, key, self._fernet.encrypt(data), int(masked), now_ms)
+        # The name is encrypted along with the value: no row can be passed off as another one.
+        sealed = self._fernet.encrypt(json.dumps([owner, scope, key, value]).encode())
+        row = (owner, scope, key, sealed, int(masked), now_ms)
         with self._lock:
             self._database.execute("INSERT OR REPLACE INTO secrets VALUES (?, ?, ?, ?, ?, ?)", row)
 
@@ -101,9 +116,14 @@ class FernetSecretStore:
         if row is None:
             raise _not_found(scope, key)
         try:
-            return self._fernet.decrypt(row[0]).decode(), bool(row[1])
+            *name, value = json.loads(self._fernet.decrypt(row[0]))
         except InvalidToken:
             raise self._lost_key(f"is not the one that {scope}/{key} was stored under") from None
+        if name != [owner, scope, key]:
+            raise InvariantBroken(
+                f"secret {scope}/{key} holds the value of another one", code="SECRETS_DAMAGED"
+            )
+        return str(value), bool(row[1])
 
     def names(self, owner: str) -> Sequence[SecretName]:
         """Return the owner's secrets by scope and key, without values."""
@@ -130,6 +150,14 @@ class FernetSecretStore:
         """Close the file."""
         with self._lock:
             self._database.close()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _check_name(scope: str, key: str) -> None:

@@ -1,7 +1,7 @@
 """What is kept how long: a pure plan of what goes, and the executor that carries it out.
 
-Owns: ages and caps per kind, the order of removal, the report of a dry run. Must not know: where things lie. What a kind's
-removal does comes as a callback; environments and scratch lie on nodes, so even their inventory does.
+Owns: ages and caps per kind, the order of removal, the report of a dry run. Must not know: where things lie. What
+a kind's removal does comes as a callback; environments and scratch lie on nodes, so even their inventory does.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from airyard.core.errors import AiryardError
@@ -207,30 +208,30 @@ def execute(
 ) -> GcReport:
     """Carry a plan out, or only report it. One thing that fails does not stop the rest.
 
-    A kind without a remover is left alone and not reported: its owner is not here. ``removers[RUNS]`` is expected to have the
-    control loop remove the run, with its journalled line; what is in use by then is its business to refuse.
+    A kind without a remover is left alone and not reported: its owner is not here. ``removers[RUNS]`` is expected
+    to have the control loop remove the run, with its journalled line, and to refuse what is in use by then.
     """
     report = GcReport(dry_run=dry_run)
     for removal in plan:
         if removal.kind is Kind.JOURNAL:
             if journal is not None and not dry_run:
-                _guarded(report, removal, lambda one: _prune(report, journal, one))
+                _guarded(report, removal, partial(_prune, report, journal))
             continue
         remover = removers.get(removal.kind)
         if remover is None:
             continue
-        if dry_run or _guarded(report, removal, lambda one, remove=remover: remove(one.name)):  # type: ignore[misc]  # a bound default
+        if dry_run or _guarded(report, removal, remover):
             report.removed.append(removal)
     return report
 
 
-def _prune(report: GcReport, journal: Journal, removal: Removal) -> None:
-    report.events_dropped = journal.prune(int(removal.name))
+def _prune(report: GcReport, journal: Journal, before_ms: str) -> None:
+    report.events_dropped = journal.prune(int(before_ms))
 
 
-def _guarded(report: GcReport, removal: Removal, act: Callable[[Removal], None]) -> bool:
+def _guarded(report: GcReport, removal: Removal, act: Remover) -> bool:
     try:
-        act(removal)
+        act(removal.name)
     except (AiryardError, OSError) as error:
         report.failed.append(f"{removal.kind.value} {removal.name}: {error}")
         return False

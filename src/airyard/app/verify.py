@@ -65,9 +65,9 @@ class Verdict:
 def verify(journal: Journal, reads: ReadStore, memory: Mapping[str, Any] | None = None) -> Verdict:
     """Replay from the oldest point that is kept, and compare.
 
-    ``memory`` is ``ClusterState.to_json()`` of some moment before this call; the server may go on meanwhile: what has changed
-    since is left out. ``journal`` is open; another one than the writer's will do. Raises: Unavailable.
-    Cost: reads the whole journal and all runs.
+    ``memory`` is ``ClusterState.to_json()`` of some moment before this call; the server may go on meanwhile, and
+    what has changed since is left out. ``journal`` is open; another one than the writer's will do.
+    Raises: Unavailable. Cost: reads the whole journal and all runs.
     """
     return _Verification(journal, reads, memory).run()
 
