@@ -55,8 +55,10 @@ class Refusal(Exception):
 class Agent:
     """The agent of one home."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, is_orphaned: Callable[[], bool]) -> None:
+        """``is_orphaned`` says that the home was removed or replaced under this agent."""
         self._node_folder = home / "node"
+        self._is_orphaned = is_orphaned
         self._containment = detect()
         self._attempts = Attempts(self._node_folder, self._containment)
         self._zygote = Zygote(self._node_folder)
@@ -166,6 +168,9 @@ class Agent:
 
     def _sweep(self) -> None:
         """Look again at runners that could not be watched, and keep a zygote warm."""
+        if self._is_orphaned():
+            self.stop()
+            return
         for key, attempt in list(self._known.items()):
             if attempt.state is Seen.ALIVE and key not in self._watched:
                 self._runner_ended(key)
@@ -352,6 +357,13 @@ class Agent:
         return {}
 
 
+def _is_same_file(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except OSError:
+        return False
+
+
 def main() -> int:
     """Run the agent of one home; exit code 3 when another one already does."""
     parser = argparse.ArgumentParser(prog="airyard.node.agent")
@@ -370,7 +382,7 @@ def main() -> int:
     except BlockingIOError:
         sys.stderr.write(f"an agent already serves {node_folder}\n")
         return _ALREADY_RUNS
-    agent = Agent(node_folder.parent)
+    agent = Agent(node_folder.parent, lambda: not _is_same_file(lock, node_folder / "agent.lock"))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.stop())
     write_json_by_rename(

@@ -156,7 +156,9 @@ class Runner:
         self._spool = LogSpool(self._folder.spool)
         self._reporter = Reporter(self._channel(), self._tell, spec.epoch)
         self._shipper = LogShipper(self._channel(), self._tell, self._spool)
-        self._poller = OrderPoller(self._channel(), self._tell, self._clock.now_ms)
+        self._poller = OrderPoller(
+            self._channel(), self._tell, self._clock.now_ms, lambda: not self._folder.path.exists()
+        )
 
     def run(self) -> None:
         """Serve the member until it has left. The caller holds the folder's lock."""

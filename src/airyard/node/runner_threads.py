@@ -39,10 +39,14 @@ Tell = Callable[[Event], None]
 class OrderPoller:
     """Asks for orders by long poll, forever; each answer renews the lease."""
 
-    def __init__(self, channel: Channel, tell: Tell, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, channel: Channel, tell: Tell, now_ms: Callable[[], int], is_orphaned: Callable[[], bool]
+    ) -> None:
+        """``is_orphaned`` says that the attempt's folder is gone, so that nobody will ever ask for it."""
         self._channel = channel
         self._tell = tell
         self._now_ms = now_ms
+        self._is_orphaned = is_orphaned
 
     def start(self) -> None:
         """Begin."""
@@ -62,6 +66,9 @@ class OrderPoller:
                 self._tell(AttemptOver())
                 return
             except (ServerAway, Refused) as problem:
+                if self._is_orphaned():
+                    self._tell(AttemptOver())
+                    return
                 patience.wait(problem)
                 continue
             self._tell(ServerAnswered(sent_ms=sent_ms))

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import secrets
+import shutil
 import signal
 import threading
 import time
@@ -294,6 +295,16 @@ def test_live_members_are_sampled(yard: Yard) -> None:
     assert {"cpu_utilization_percentage", "system_memory_usage_megabytes", "disk_usage_percentage"} <= set(
         sample.values
     )
+
+
+def test_nothing_outlives_a_home_that_was_removed(yard: Yard) -> None:
+    yard.run("1.0.0", "exec sleep 600")
+    agent, runner = yard.agent_pid(), yard.pid("1.0.0")
+    yard.engine.close()
+    yard.api.stop()
+    shutil.rmtree(yard.home)
+    _until(lambda: not _command_line(agent) and not _command_line(runner))
+    assert processes_with(yard.cookies[0]) == []
 
 
 def test_a_home_deeper_than_a_socket_path_may_be(tmp_path: Path) -> None:
