@@ -21,6 +21,12 @@ class Yard:
     work: Path
     extra: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Have environments without packages: they are built in no time, and nothing is downloaded."""
+        self.work.mkdir(exist_ok=True)
+        self.home.mkdir(mode=0o700)
+        (self.home / "config.toml").write_text("[environments.6]\npackages = []\n")
+
     @property
     def environ(self) -> dict[str, str]:
         """A plain environment with nothing of the developer's."""

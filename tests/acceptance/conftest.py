@@ -14,7 +14,6 @@ from acceptance_yard import Yard
 def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
     """A yard with two simulated A10 nodes, its server running."""
     folder = tmp_path_factory.mktemp("yard")
-    (folder / "work").mkdir()
     made = Yard(home=folder / "home", work=folder / "work")
     try:
         started = made.run("up", "--simulate", "GPU_1xA10=2")
@@ -27,7 +26,6 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
 @pytest.fixture
 def own_yard(tmp_path: Path) -> Iterator[Yard]:
     """A yard for one test; nothing runs yet."""
-    (tmp_path / "work").mkdir()
     made = Yard(home=tmp_path / "home", work=tmp_path / "work")
     try:
         yield made

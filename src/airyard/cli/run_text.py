@@ -15,6 +15,8 @@ from airyard.cli.formats import duration, moment, paint, paint_status, plural
 Run = Mapping[str, Any]
 SHOWN_PHASES = ("queued", "environment", "code")
 """The phases between submit and start that a status line always names."""
+WORTH_SAYING_MS = 50
+"""The other phases (barrier, tracking) are named when they took this long."""
 
 
 def status_word(run: Run) -> str:
@@ -69,7 +71,7 @@ def phases_line(run: Run) -> str:
             continue
         if took is None:
             parts.append(f"{name} …")
-        elif took > 0 or name in SHOWN_PHASES:
+        elif took >= WORTH_SAYING_MS or name in SHOWN_PHASES:
             parts.append(f"{name} {duration(took)}")
     if any(phase["name"] == "running" for phase in run.get("phases") or ()):
         parts.append("started")
@@ -184,7 +186,11 @@ def _facts(run: Run, zone: tzinfo | None) -> str:
         if git.get("base_commit")
         else ""
     )
-    started = [phase for phase in run.get("phases") or () if phase.get("started_at")]
+    started = [
+        phase
+        for phase in run.get("phases") or ()
+        if phase["name"] in (*SHOWN_PHASES, "running") or (phase.get("duration_ms") or 0) >= WORTH_SAYING_MS
+    ]
     return formats.fields(
         [
             ("experiment", run.get("experiment")),
@@ -216,7 +222,8 @@ def _phase_times(phases: Sequence[Mapping[str, Any]], zone: tzinfo | None) -> st
 def _tracking(tracking: Mapping[str, Any] | None) -> str | None:
     if not tracking:
         return None
-    return str(tracking.get("url") or tracking.get("state") or "")
+    state = str(tracking.get("state") or "").lower()
+    return str(tracking.get("url") or ("" if state in ("off", "closed") else state))
 
 
 def _complete(complete: object) -> str:

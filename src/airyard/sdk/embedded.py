@@ -136,14 +136,17 @@ def server_command(home: Path, arguments: Sequence[str] = ()) -> list[str]:
 
 
 def is_alive(pid: int) -> bool:
-    """True while a process with this number exists."""
+    """True while a process with this number runs; one that has ended and waits for its parent does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
-    return True
+        pass
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except (OSError, IndexError):
+        return not sys.platform.startswith("linux")
 
 
 def _start(home: Path, announce: Announce, arguments: Sequence[str]) -> HttpTransport:

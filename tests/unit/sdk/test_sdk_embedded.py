@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -63,3 +65,14 @@ def test_else_the_end_of_its_log_is_shown(tmp_path: Path) -> None:
     error = embedded._failed("ended at its start with exit code 1", log, 20)
     assert error.message.startswith("The local server ended at its start with exit code 1: ImportError: no\n")
     assert "earlier" not in error.message
+
+
+def test_a_process_that_has_ended_is_not_alive_before_its_parent_looks() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.read()  # until it has closed its end
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, and still there for us to ask
+    assert not embedded.is_alive(process.pid)
+    process.wait()
+    process.stdout.close()
+    assert embedded.is_alive(os.getpid())

@@ -11,6 +11,7 @@ from airyard.cli import run_text
 from airyard.cli.app import App, verb
 from airyard.core.errors import Conflict, Fix, Unavailable, UserError
 from airyard.sdk.client import Client
+from airyard.sdk.transport import ConnectionLost
 
 STOP_TIMEOUT_S = 120.0
 MAX_SHOWN = 20
@@ -51,6 +52,8 @@ def command(app: App, keep_runs: bool, cancel_runs: bool) -> None:
 def _ask(client: Client, runs: str) -> None:
     try:
         client.shutdown(runs=runs)
+    except ConnectionLost:
+        pass  # it went before its answer did; whether it is gone is seen next
     except Conflict as error:
         live = client.list(state="live", limit=None)
         lines = [
