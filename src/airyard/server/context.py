@@ -16,6 +16,7 @@ from airyard.app.loop import ControlLoop
 from airyard.core.ids import MemberKey
 from airyard.ports.blob_store import BlobStore
 from airyard.ports.clock import Clock
+from airyard.ports.journal import Journal
 from airyard.ports.log_store import LogStore
 from airyard.ports.read_store import ReadStore
 from airyard.ports.secrets import SecretStore
@@ -42,6 +43,8 @@ class ServerContext:
     started_ms: int
     owner: str
     loop: ControlLoop
+    journal: Journal
+    """For verification and pruning; only the loop appends."""
     reads: ReadStore
     logs: LogStore
     blobs: BlobStore
@@ -53,6 +56,8 @@ class ServerContext:
     tracking_off: bool
     engine_name: str
     simulate: Mapping[str, int]
+    tidy_nodes: Callable[[int | None, int | None, bool], Mapping[str, Any]]
+    """(age in ms, cap in bytes, dry run) -> what of the environments on nodes went, or would go."""
     containment: Callable[[], Mapping[str, Any]]
     authorise: Callable[[str | None, str | None], Principal]
     """(Authorization header, session cookie) -> who it is. Raises: Denied."""

@@ -25,6 +25,7 @@ def keep(folder: Path, text: str) -> str:
     path = folder / f"{name}.yaml"
     try:
         if path.exists():
+            os.utime(path)  # the sweep leaves young files alone
             return name
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
@@ -52,3 +53,20 @@ def load(folder: Path, name: str) -> str | None:
         return (folder / f"{name}.yaml").read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
+
+
+def names(folder: Path, *, before_ms: int) -> set[str]:
+    """Return the names of the texts that were stored (or found stored again) before a time."""
+    found = set()
+    for path in folder.glob("*.yaml"):
+        try:
+            if path.stat().st_mtime * 1000 < before_ms:
+                found.add(path.stem)
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def remove(folder: Path, name: str) -> None:
+    """Remove a text, if it is there."""
+    (folder / f"{name}.yaml").unlink(missing_ok=True)

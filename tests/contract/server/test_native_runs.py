@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
-from server_yard import Yard, play, submit, workload
 
 from airyard.wire import native
+from server_yard import Yard, play, submit, workload
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
-from server_yard import StreamReader, Yard, lines, play, submit
 
 from airyard.core.log_frames import Gap, LogStream, encode
 from airyard.wire import native
+from server_yard import StreamReader, Yard, lines, play, submit
 
 
 @pytest.fixture

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from server_yard import TOKEN, Yard, play, submit
 
+from airyard.app.retention import Keep, RetentionPolicy
 from airyard.core.code_tree import TreeEntry, tree_hash
 from airyard.wire import native
+from server_yard import TOKEN, Yard, play, submit, workload
 
 
 @pytest.fixture
@@ -239,6 +240,49 @@ def test_stopping_may_keep_runs(yard: Yard) -> None:
             assert answer.json()["kept"] == [1]
             assert yard.stopped.is_set()
             assert (await client.get("/runs/1")).json()["run"]["outcome"] is None
+
+    play(scene())
+
+
+def test_housekeeping(yard: Yard) -> None:
+    async def scene() -> None:
+        async with yard.client() as client:
+            name, data = archive(a="1")
+            await client.put(f"/code/{name}", content=data)
+            body = {"workload": workload(), "source_yaml": "a: 1\n"}
+            await client.post("/runs", json=body)
+            (key,) = await yard.begin(1)
+            yard.write(key, "hello\n")
+            await yard.finish(key)
+            old = [*(yard.home / "server/sources").glob("*.yaml")]
+            (yard.home / "server/sources/0.yaml").write_text("b: 2\n")
+            for path in (*old, yard.home / "server/sources/0.yaml"):
+                os.utime(path, (1, 1))
+            found = (await client.post("/admin/gc", json={"dry_run": True})).json()
+            assert (found["dry_run"], found["removals"]) == (True, [])
+            yard.context.retention = RetentionPolicy(runs=Keep(age_ms=-1), code=Keep(cap_bytes=0))
+            found = (await client.post("/admin/gc", json={"dry_run": True})).json()
+            assert {each["kind"] for each in found["removals"]} == {"runs", "code"}
+            assert (await client.get("/runs/1")).status_code == 200
+            found = (await client.post("/admin/gc", json={})).json()
+            assert found["failed"] == []
+            assert found["sources_removed"] == 2
+            assert (await client.get("/runs/1")).status_code == 404
+            assert (await client.head(f"/code/{name}")).status_code == 404
+
+    play(scene())
+
+
+def test_verifying(yard: Yard) -> None:
+    async def scene() -> None:
+        async with yard.client() as client:
+            await submit(client)
+            await submit(client)
+            (key,) = await yard.begin(1)
+            await yard.finish(key)
+            found = (await client.post("/admin/verify", json={})).json()
+            assert (found["ok"], found["differences"], found["runs"]) == (True, [], 2)
+            assert found["memory_compared"] is True
 
     play(scene())
 
