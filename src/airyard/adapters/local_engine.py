@@ -31,6 +31,7 @@ from airyard.ports.engine import ContainmentSeen, FactSink, Sample, Samples
 PROTOCOL = 1
 _CONNECT_TIMEOUT_S = 10.0
 _HELLO_TIMEOUT_S = 60.0
+_TIDY_TIMEOUT_S = 300.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 _READ_BYTES = 256 * 1024
@@ -99,6 +100,34 @@ class LocalEngine:
     def forget(self, action: ForgetMember) -> None:
         """See ``Engine``."""
         self._ask("forget", action.key)
+
+    def warm(self, base: Mapping[str, Any]) -> None:
+        """See ``Engine``."""
+        with contextlib.suppress(OSError, ValueError):
+            self._call({"op": "warm", "base": dict(base)}, timeout_s=_CONNECT_TIMEOUT_S)
+
+    def tidy(self, *, age_ms: int | None, cap_bytes: int | None, dry_run: bool) -> Mapping[str, Any]:
+        """See ``Engine``."""
+        request = {"op": "tidy", "age_ms": age_ms, "cap_bytes": cap_bytes, "dry_run": dry_run}
+        try:
+            answer = self._call(request, timeout_s=_TIDY_TIMEOUT_S)
+        except (OSError, ValueError) as error:
+            return {"away": f"the agent did not answer: {error}"}
+        return dict(answer["result"]) if answer["ok"] else {"away": str(answer["error"]["message"])}
+
+    def _call(self, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+        """Ask the agent one thing over a connection of its own. Raises: OSError, ValueError."""
+        with _connected(self._home) as stream:
+            stream.settimeout(timeout_s)
+            stream.sendall(json.dumps({"id": 1, **request}).encode() + b"\n")
+            buffer = b""
+            while not buffer.endswith(b"\n"):
+                data = stream.recv(_READ_BYTES)
+                if not data:
+                    raise ValueError("the connection was cut")
+                buffer += data
+            answer: dict[str, Any] = json.loads(buffer)
+            return answer
 
     def close(self) -> None:
         """Stop delivering facts. The agent and all members live on."""

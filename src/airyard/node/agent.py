@@ -27,6 +27,7 @@ from typing import Any
 import airyard
 from airyard.node.agent_socket import Connection, Hub, bind_unix
 from airyard.node.attempts import Attempt, Attempts, Seen
+from airyard.node.chores import tidy, warm
 from airyard.node.containment import detect
 from airyard.node.exit_record import boot_id, write_json_by_rename
 from airyard.node.inventory import Inventory, Node, Offer, host_name, open_nvml
@@ -228,6 +229,8 @@ class Agent:
             "kill": self._kill,
             "ship": self._ship,
             "forget": self._forget,
+            "warm": self._warm,
+            "tidy": self._tidy,
             "stop": self._stop,
         }.get(op)
         try:
@@ -241,7 +244,8 @@ class Agent:
             error = {"code": "FAILED", "message": f"{op}: {type(problem).__name__}: {problem}"}
             connection.send({"id": number, "ok": False, "error": error})
         else:
-            connection.send({"id": number, "ok": True, "result": result})
+            if result is not None:
+                connection.send({"id": number, "ok": True, "result": result})
 
     def _hello(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
         offer = Offer.from_json(request.get("config") or {})
@@ -351,6 +355,30 @@ class Agent:
         self._forgotten.discard(key)
         self._later(lambda: self._attempts.forget(key), lambda _: None)
         return {}
+
+    def _warm(self, _: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        self._later(lambda: warm(self._node_folder, request["base"]), lambda result: None)
+        return {}
+
+    def _tidy(self, connection: Connection, request: dict[str, Any]) -> None:
+        """Answers when it is done: removing trees takes long."""
+
+        def work() -> dict[str, int]:
+            return tidy(
+                self._node_folder,
+                age_ms=request.get("age_ms"),
+                cap_bytes=request.get("cap_bytes"),
+                dry_run=bool(request.get("dry_run")),
+            )
+
+        def answer(result: dict[str, int] | None) -> None:
+            if result is None:
+                error = {"code": "FAILED", "message": "tidying failed; the agent's log has the reason"}
+                connection.send({"id": request.get("id"), "ok": False, "error": error})
+            else:
+                connection.send({"id": request.get("id"), "ok": True, "result": result})
+
+        self._later(work, answer)
 
     def _stop(self, _: Connection, request: dict[str, Any]) -> dict[str, Any]:
         self.stop()

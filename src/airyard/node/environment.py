@@ -147,6 +147,18 @@ class EnvironmentStore:
             removed += self._remove(folder)
         return removed
 
+    def evictable(self, *, keep_bytes: int, older_than_seconds: float) -> list[Path]:
+        """Return the folders that ``evict`` would try to remove; those in use are among them."""
+        now = time.time()
+        by_age = sorted(self._complete(), key=_last_used)
+        going = [folder for folder in by_age if now - _last_used(folder) > older_than_seconds]
+        left_bytes = disk_usage(self._root) - sum(disk_usage(folder) for folder in going)
+        for folder in by_age:
+            if folder not in going and left_bytes > keep_bytes:
+                going.append(folder)
+                left_bytes -= disk_usage(folder)
+        return going
+
     # --- resolving
 
     def _lock_text(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from airyard.core.actions import ForgetMember, KillMember, ShipLogs, StartMember
 from airyard.core.commands import MachineAway, MachineSeen, MemberGone
@@ -73,6 +73,20 @@ class Engine(Protocol):
 
     def forget(self, action: ForgetMember) -> None:
         """Have the remains of a dead runner removed."""
+        ...
+
+    def warm(self, base: Mapping[str, Any]) -> None:
+        """Have the machines build a base environment before anybody asks; not waited for.
+
+        ``base`` holds ``version``, ``python`` and ``base_packages``, as in a PREPARE order.
+        """
+        ...
+
+    def tidy(self, *, age_ms: int | None, cap_bytes: int | None, dry_run: bool) -> Mapping[str, Any]:
+        """Remove environments unused for ``age_ms``, then the longest unused until under ``cap_bytes``.
+
+        Returns ``{"count", "bytes"}`` of what went (or would go), or ``{"away": reason}``. Blocks for the answer.
+        """
         ...
 
     def close(self) -> None:

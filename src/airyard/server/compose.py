@@ -35,12 +35,14 @@ from airyard.app.loop import ControlLoop
 from airyard.app.orders import BaseEnvironment, OrderDesk
 from airyard.core.errors import Unavailable
 from airyard.core.ids import AttemptKey
+from airyard.core.workload import DEFAULT_ENVIRONMENT_VERSION
 from airyard.server import routes_runner
 from airyard.server.app import create_app
 from airyard.server.auth import Gatekeeper
 from airyard.server.config import Config
 from airyard.server.context import Principal, ServerContext
 from airyard.server.effects import Effects
+from airyard.server.housekeeping import Housekeeper
 from airyard.server.mlflow_policy import AttemptScope
 from airyard.server.premises import Premises
 from airyard.server.tracking import TrackingParts
@@ -94,8 +96,9 @@ class Server:
                 yard=self._premises.yard_id(),
                 temporary=folder / "tmp",
             )
+            journal = SqlJournal(folder / "journal.db")
             loop = ControlLoop(
-                journal=SqlJournal(folder / "journal.db"),
+                journal=journal,
                 clock=self._clock,
                 do=effects.do,
                 changes=changes,
@@ -107,13 +110,29 @@ class Server:
             parts.callback(loop.stop)
             effects.start(loop)
             parts.callback(effects.stop)
-            context = self._context(url, started_ms, loop, logs, tracking, changes, effects, gatekeeper)
+            context = self._context(
+                url, started_ms, loop, journal, logs, tracking, changes, effects, gatekeeper
+            )
             self._await_first_hello(loop)
+            engine.warm(self._default_base())
+            housekeeper = Housekeeper(context)
+            housekeeper.start()
+            parts.callback(housekeeper.stop)
             app = self._app(context, gatekeeper, tracking)
             self._serve(app, listener, url, started_ms)
             if not loop.query(_has_live_attempts).result(timeout=30):
                 # Nobody is left to watch over: the agent goes, too.
                 engine.stop_agent()
+
+    def _default_base(self) -> dict[str, Any]:
+        """Return the environment of workloads that name none: the first run should not wait for it."""
+        version = DEFAULT_ENVIRONMENT_VERSION
+        packages = self._config.environments[version].packages
+        return {
+            "version": version,
+            "python": self._config.python_of(version),
+            "base_packages": list(packages),
+        }
 
     def _engine(self, url: str) -> LocalEngine:
         engine = self._config.engine
@@ -130,6 +149,7 @@ class Server:
         url: str,
         started_ms: int,
         loop: ControlLoop,
+        journal: SqlJournal,
         logs: FileLogStore,
         tracking: TrackingParts,
         changes: ChangeFeed,
@@ -143,6 +163,7 @@ class Server:
             started_ms=started_ms,
             owner=getpass.getuser(),
             loop=loop,
+            journal=journal,
             reads=SqlReadStore(folder / "journal.db"),
             logs=logs,
             blobs=FileBlobStore(folder / "blobs" / "code"),
@@ -154,6 +175,7 @@ class Server:
             tracking_off=tracking.off,
             engine_name=self._config.engine.kind,
             simulate=self._simulate,
+            tidy_nodes=effects.tidy,
             containment=lambda: effects.containment,
             authorise=gatekeeper.authorise,
             identity_proof=gatekeeper.proof,

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from airyard.app.retention import DAY_MS, GIB, Keep, RetentionPolicy
 from airyard.core.errors import UserError
 from airyard.core.workload import parse_accelerator
 
@@ -89,15 +90,34 @@ class Config(_Section):
     environments: dict[str, EnvironmentSection] = Field(default_factory=_environments)
     retention: RetentionSection = RetentionSection()
 
+    def retention_policy(self) -> RetentionPolicy:
+        """Return the retention section as the rules of the application."""
+        given = self.retention
+        return RetentionPolicy(
+            runs=Keep(age_ms=int(given.runs_days * DAY_MS)),
+            logs=Keep(age_ms=int(given.logs_days * DAY_MS), cap_bytes=int(given.logs_cap_gib * GIB)),
+            code=Keep(age_ms=int(given.code_days * DAY_MS)),
+            environments=Keep(
+                age_ms=int(given.environments_days * DAY_MS), cap_bytes=int(given.environments_cap_gib * GIB)
+            ),
+            journal=Keep(age_ms=int(given.runs_days * DAY_MS)),
+        )
+
     def python_of(self, version: str) -> str:
         """Return the interpreter of a base environment: by default the one that runs the server."""
         return self.environments[version].python or sys.executable
+
+    @field_validator("environments")
+    @classmethod
+    def _with_default(cls, value: dict[str, EnvironmentSection]) -> dict[str, EnvironmentSection]:
+        """What the file leaves out keeps its shipped meaning."""
+        return {**_environments(), **value}
 
 
 def load_config(path: Path | None, *, home: Path) -> Config:
     """Read the file given, else ``<home>/config.toml`` if there is one, else the defaults.
 
-    ``AIRYARD_TRACKING_SERVER`` (``off`` or a URI) wins over the file. The ``[client]`` table is the CLI's and is left out.
+    ``AIRYARD_TRACKING_SERVER`` (``off`` or a URI) wins over the file. ``[client]`` is the CLI's and is left out.
     Raises: UserError naming the file, the key and the reason.
     """
     given = path is not None

@@ -9,8 +9,9 @@ import queue
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -101,6 +102,10 @@ class Effects:
                     self._engine.forget(action)
                 case OpenTracking() | CloseTracking():
                     self._begin(action)
+
+    def tidy(self, age_ms: int | None, cap_bytes: int | None, dry_run: bool) -> Mapping[str, Any]:
+        """Have the nodes remove environments that were not used for long or are too many. Blocks for the answer."""
+        return self._engine.tidy(age_ms=age_ms, cap_bytes=cap_bytes, dry_run=dry_run)
 
     def _begin(self, action: OpenTracking | CloseTracking) -> None:
         """Queue a tracking action unless the same one is under way: the loop repeats what is owed."""

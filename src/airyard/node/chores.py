@@ -1,0 +1,50 @@
+"""What the agent does for its machine's environments beside runs: build the usual one early, remove old ones.
+
+Owns: these two chores. Must not know: sockets, or how an environment is built. Both block.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airyard.node.environment import EnvironmentRequest, EnvironmentStore, disk_usage
+from airyard.node.uv import DiskFull, DownloadFailed, ResolveFailed
+
+_FOREVER_S = 10 * 365 * 86_400.0
+_NO_CAP = 1 << 62
+
+
+def warm(node_folder: Path, base: Mapping[str, Any]) -> str:
+    """Build a base environment before anybody asks; return what came of it. The first run tells a failure again."""
+    store = EnvironmentStore(node_folder / "envs", inherited=os.environ)
+    request = EnvironmentRequest(
+        base_version=str(base["version"]),
+        python=Path(str(base["python"])),
+        base_packages=tuple(base["base_packages"]),
+    )
+    try:
+        environment = store.ensure(request)
+    except (ResolveFailed, DownloadFailed, DiskFull) as error:
+        return str(error)
+    environment.release()
+    return "built" if environment.was_built else "there"
+
+
+def tidy(node_folder: Path, *, age_ms: int | None, cap_bytes: int | None, dry_run: bool) -> dict[str, int]:
+    """Remove environments unused for ``age_ms``, then the longest unused until under ``cap_bytes``.
+
+    Return how many went (or would go) and the bytes of disk that are free for it.
+    """
+    root = node_folder / "envs"
+    store = EnvironmentStore(root, inherited=os.environ)
+    keep_bytes = cap_bytes if cap_bytes is not None else _NO_CAP
+    older_than_s = age_ms / 1000 if age_ms is not None else _FOREVER_S
+    if dry_run:
+        going = store.evictable(keep_bytes=keep_bytes, older_than_seconds=older_than_s)
+        return {"count": len(going), "bytes": sum(disk_usage(folder) for folder in going)}
+    before = disk_usage(root)
+    removed = store.evict(keep_bytes=keep_bytes, older_than_seconds=older_than_s)
+    return {"count": len(removed), "bytes": max(0, before - disk_usage(root))}
