@@ -147,7 +147,10 @@ class RunFeed:
         entries = self._reader.page(PAGE_ENTRIES, now_ns=now_ms * 1_000_000, ended=frozenset(ended))
         for entry in entries:
             self._at.log = entry.cursor
-            objects.extend(self._entry(entry))
+            objects.append({**log_object(entry), "cursor": self._at.text()})
+            if isinstance(entry, LogLine) and (kind := self._alert_of(entry.text)) is not None:
+                where = {"attempt": attempt.number, "node": entry.key.member}
+                objects.append(self._object("ALERT", **where, line=entry.text, kind=kind))
         return len(entries) >= PAGE_ENTRIES
 
     def _reader_of(self, attempt: Attempt, cursor: str | None) -> LogReader:
@@ -155,13 +158,6 @@ class RunFeed:
         return LogReader(
             self._logs, keys, [self._offsets_ns.get(key, 0) for key in keys], cursor=cursor or None
         )
-
-    def _entry(self, entry: LogEntry) -> Iterator[Document]:
-        yield {**log_object(entry), "cursor": self._at.text()}
-        if isinstance(entry, LogLine) and (kind := self._alert_of(entry.text)) is not None:
-            yield self._object(
-                "ALERT", attempt=entry.key.attempt, node=entry.key.member, line=entry.text, kind=kind
-            )
 
     def _retry(self, attempt: Attempt) -> Document:
         failure, run = attempt.failure, self.run
