@@ -52,6 +52,10 @@ class Spot:
     byte: int = 0
     continued: bool = False
 
+    def text(self, stream: LogStream) -> str:
+        """Return ``0.118.40``: stream, record, byte; with a ``c`` when in mid-line."""
+        return f"{stream.value}.{self.seq}.{self.byte}{'c' if self.continued else ''}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
@@ -196,10 +200,8 @@ class Place:
 
     def text(self) -> str:
         """Return ``120`` or ``120,0.118.40,1.119.0c``: a stream, its record, its byte, ``c`` when in mid-line."""
-        parts = [str(self.next_seq)]
-        for stream, spot in self.streams.items():
-            parts.append(f"{stream.value}.{spot.seq}.{spot.byte}{'c' if spot.continued else ''}")
-        return ",".join(parts)
+        parts = (spot.text(stream) for stream, spot in self.streams.items())
+        return ",".join((str(self.next_seq), *parts))
 
     @classmethod
     def parse(cls, text: str) -> Place:

@@ -42,7 +42,11 @@ class _Member:
     queue: deque[tuple[Piece, str]] = field(default_factory=deque)
     queued: dict[LogStream, int] = field(default_factory=lambda: dict.fromkeys(LogStream, 0))
     dry: bool = False
+    reads: int = 0
     place_text: str = ""
+    _others_text: str = ""
+    _noted: LogStream | None = None
+    _noted_reads: int = -1
 
     @classmethod
     def at(cls, index: int, key: MemberKey, offset_ns: int, place: Place) -> _Member:
@@ -57,15 +61,25 @@ class _Member:
         member.place_text = place.text()
         return member
 
-    def note_place(self) -> None:
-        """Work out where a later reading goes on: behind what was shown, before what was only read."""
-        place = Place(next_seq=self.cutter.frontier)
-        for stream in LogStream:
-            if not self.queued[stream] and not (stream in TEXT_STREAMS and self.cutter.holds(stream)):
-                self.spots[stream] = max(self.spots[stream], self.cutter.seen(stream))
-            if self.spots[stream] != Spot(place.next_seq):
-                place.streams[stream] = self.spots[stream]
-        self.place_text = place.text()
+    def note_place(self, shown: LogStream | None = None) -> None:
+        """Work out where a later reading goes on: behind what was shown, before what was only read.
+
+        With ``shown``, a stream of which a piece was just shown: what holds for the others is worked out only when it
+        can have changed, because this happens for every line.
+        """
+        if shown is None or shown is not self._noted or self._noted_reads != self.reads:
+            place = Place(next_seq=self.cutter.frontier)
+            for stream in LogStream:
+                if stream is shown:
+                    continue
+                if not self.queued[stream] and not (stream in TEXT_STREAMS and self.cutter.holds(stream)):
+                    self.spots[stream] = max(self.spots[stream], self.cutter.seen(stream))
+                if self.spots[stream] != Spot(place.next_seq):
+                    place.streams[stream] = self.spots[stream]
+            self.place_text = self._others_text = place.text()
+            self._noted, self._noted_reads = shown, self.reads
+        if shown is not None:
+            self.place_text = f"{self._others_text},{self.spots[shown].text(shown)}"
 
     @property
     def head_ns(self) -> int:
@@ -175,6 +189,7 @@ class LogReader:
         """Have something in the member's queue, unless its log has nothing more to show for now."""
         while not member.queue and not member.dry:
             records = self._store.read(member.key, member.cutter.read_from, _READ_BYTES)
+            member.reads += 1
             for record in records:
                 for piece in member.cutter.feed(record):
                     self._enqueue(member, piece)
@@ -206,7 +221,7 @@ class LogReader:
         piece, text = member.queue.popleft()
         member.queued[piece.stream] -= 1
         member.spots[piece.stream] = piece.after
-        member.note_place()
+        member.note_place(piece.stream)
         time_ns = piece.time_ns + member.offset_ns
         cursor = self._cursor_text()
         if piece.gap is not None:
