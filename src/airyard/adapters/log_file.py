@@ -185,19 +185,23 @@ class LogFile:
         return self._hash.hexdigest()
 
     def read(self, from_seq: int, limit_bytes: int) -> list[LogRecord]:
-        """Return records from ``from_seq`` on, at least one if there is any."""
+        """Return records from ``from_seq`` on, at least one if there is any; what the disk spoiled as a gap."""
         mark = self._index.before_seq(from_seq)
-        hint_seq, hint_offset = self._read_hint
-        offset = hint_offset if mark.seq <= hint_seq <= from_seq else mark.offset
+        seq, offset = self._read_hint
+        if not mark.seq <= seq <= from_seq:
+            seq, offset = mark.seq, mark.offset
         found: list[LogRecord] = []
         room = limit_bytes
         while offset < self._end.offset and (room > 0 or not found):
             size = min(max(room, 0) + MAX_FRAME_BYTES, self._end.offset - offset)
-            records, used = iter_frames(os.pread(self._fd, size, offset))
+            records = _good_frames(os.pread(self._fd, size, offset))
             if not records:
-                raise DamagedFrame(offset, "it is cut off inside the log")
+                if not found:
+                    found.append(self._spoiled(max(seq, from_seq), offset))
+                return found
             for record in records:
                 offset += HEADER_BYTES + len(record.payload)
+                seq = record.next_seq
                 if record.seq < from_seq:
                     continue
                 found.append(record)
@@ -205,8 +209,19 @@ class LogFile:
                 if room <= 0:
                     break
         if found:
-            self._read_hint = (found[-1].next_seq, offset)
+            self._read_hint = (seq, offset)
         return found
+
+    def _spoiled(self, seq: int, offset: int) -> LogRecord:
+        """Stand for stored records that cannot be read any more, up to the next place that is known."""
+        after = self._index.after(offset) or self._end.mark()
+        gap = Gap(
+            first_seq=seq,
+            last_seq=after.seq - 1,
+            payload_bytes=after.offset - offset,
+            reason="the stored log is damaged here",
+        )
+        return gap.record(after.time_ns)
 
     def seek_time(self, time_ns: int) -> int:
         """Return a seq at or shortly before the first record of this time."""
@@ -282,6 +297,13 @@ def _hole(stored_seq: int, expected_seq: int, first_seq: int) -> Conflict | User
         fix=f"Send from record {stored_seq} on, or a gap record that covers what is lost.",
         details={"next": stored_seq, "first": first_seq},
     )
+
+
+def _good_frames(data: bytes) -> list[LogRecord]:
+    try:
+        return iter_frames(data)[0]
+    except DamagedFrame as error:
+        return iter_frames(data[: error.offset])[0]
 
 
 def _create(path: Path) -> int:

@@ -100,6 +100,11 @@ class LogIndex:
         wanted = all_lines - lines - _EDGE_LINES
         return self._at(bisect_right(self._marks, wanted, key=lambda mark: mark.lines))
 
+    def after(self, offset: int) -> Mark | None:
+        """Return the first mark behind a place in the file."""
+        at = bisect_right(self._marks, offset, key=lambda mark: mark.offset)
+        return self._marks[at] if at < len(self._marks) else None
+
     def _at(self, count: int) -> Mark:
         return self._marks[count - 1] if count else Mark()
 

@@ -163,6 +163,28 @@ def test_left_over_frames_of_a_failed_write_are_cut(tmp_path: Path) -> None:
     store.close()
 
 
+def test_what_the_disk_spoiled_is_read_as_a_gap(tmp_path: Path) -> None:
+    records = filled(tmp_path, 12_000)
+    path = log_path(tmp_path)
+    data = bytearray(path.read_bytes())
+    for place in (10_000, len(data) // 2):
+        data[place] ^= 0xFF
+    path.write_bytes(data)
+    store = FileLogStore(tmp_path)
+    assert store.next_seq(KEY) == 12_000
+    found = read_all(store, limit_bytes=50_000)
+    gaps = [one for one in found if one.stream is LogStream.GAP]
+    assert len(gaps) == 2
+    assert [one for one in found if one.stream is not LogStream.GAP] == [
+        one for one in records if not any(gap.first_seq <= one.seq <= gap.seq for gap in gaps)
+    ]
+    assert sum(gap.seq - gap.first_seq + 1 for gap in gaps) < 12_000 * 0.6
+    middle = (gaps[0].first_seq + gaps[0].seq) // 2
+    again = store.read(KEY, middle, 10)
+    assert (again[0].stream, again[0].first_seq, again[0].seq) == (LogStream.GAP, middle, gaps[0].seq)
+    store.close()
+
+
 def test_searching_by_time_and_by_lines(tmp_path: Path) -> None:
     records = filled(tmp_path, 12_000)
     store = FileLogStore(tmp_path)
