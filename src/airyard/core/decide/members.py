@@ -51,9 +51,8 @@ def reports(state: ClusterState, command: MemberReports, now_ms: int) -> Decisio
     if found is None or found[1].epoch != command.epoch:
         return Decision(reply=Acknowledged(number=0, over=True))
     run, attempt, member = found
-    if member.phase is MemberPhase.LOST and any(
-        r.kind is not ReportKind.LOGS_CLOSED for r in command.reports
-    ):
+    closing = bool(command.reports) and all(r.kind is ReportKind.LOGS_CLOSED for r in command.reports)
+    if member.phase is MemberPhase.LOST and not closing:
         # Declared dead and its devices given away: it may finish its log, but nothing it does counts any more.
         return Decision(reply=Acknowledged(number=0, over=True))
     draft = Draft(state=state, now_ms=now_ms, run=run)
@@ -206,14 +205,17 @@ def _settle_unseen(state: ClusterState, key: MemberKey, now_ms: int) -> Decision
     if found is None or found[2].released:
         return Decision()
     _, attempt, member = found
-    if member.phase is MemberPhase.STARTING:
+    never_started = member.phase is MemberPhase.STARTING
+    if never_started and attempt.stop is None:
         return Decision(actions=(start_member(attempt, member),))
     lost = Exit(
         code=None,
         signal=None,
         started=member.phase is MemberPhase.RUNNING,
         cause=Cause.PLATFORM,
-        message=f"the agent of {member.machine} holds nothing of it any more",
+        message="it was told to stop before its runner was started"
+        if never_started
+        else f"the agent of {member.machine} holds nothing of it any more",
         at_ms=now_ms,
     )
     return member_gone(state, MemberGone(seen=SeenMember(key=key, state=SeenState.DIED, exit=lost)), now_ms)

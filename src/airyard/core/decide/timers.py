@@ -59,7 +59,7 @@ def tick(state: ClusterState, command: Tick, now_ms: int) -> Decision:
 def _queued(draft: Draft) -> None:
     limits = draft.run.workload.timeouts
     over = None
-    if limits.queue_s is not None and draft.now_ms - draft.run.queued_ms >= limits.queue_s * 1000:
+    if limits.queue_s is not None and draft.now_ms - _waiting_since_ms(draft.run) >= limits.queue_s * 1000:
         over = f"it waited longer than its queue limit of {limits.queue_s} s"
     elif _total_passed(draft.run, draft.now_ms):
         over = f"its total time limit of {limits.total_s} s passed while it waited"
@@ -70,6 +70,12 @@ def _queued(draft: Draft) -> None:
         RunEnded(run_id=draft.run.run_id, outcome=Outcome.TIMED_OUT, cause=Cause.USER_LIMIT, failure=failure)
     )
     advance(draft)
+
+
+def _waiting_since_ms(run: Run) -> int:
+    """Return when this wait began: ``queued_ms`` keeps the run's place in the queue over all its attempts."""
+    last = run.attempt
+    return max(run.queued_ms, last.ended_ms or 0) if last is not None else run.queued_ms
 
 
 def _total_passed(run: Run, now_ms: int) -> bool:
