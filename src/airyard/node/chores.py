@@ -1,4 +1,4 @@
-"""What the agent does for its machine's environments beside runs: build the usual one early, remove old ones.
+"""What the agent does for its machine's caches beside runs: build the usual environment early, remove old ones.
 
 Owns: these two chores. Must not know: sockets, or how an environment is built. Both block.
 """
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from airyard.node.code_cache import CodeCache
 from airyard.node.environment import EnvironmentRequest, EnvironmentStore, disk_usage
 from airyard.node.uv import DiskFull, DownloadFailed, ResolveFailed
 
@@ -36,15 +37,22 @@ def warm(node_folder: Path, base: Mapping[str, Any]) -> str:
 def tidy(node_folder: Path, *, age_ms: int | None, cap_bytes: int | None, dry_run: bool) -> dict[str, int]:
     """Remove environments unused for ``age_ms``, then the longest unused until under ``cap_bytes``.
 
-    Return how many went (or would go) and the bytes of disk that are free for it.
+    Code trees, which the server can send again, go by age alone. Return how many went (or would go) and the
+    bytes of disk that are free for it.
     """
     root = node_folder / "envs"
     store = EnvironmentStore(root, inherited=os.environ)
+    code = CodeCache(node_folder / "code")
     keep_bytes = cap_bytes if cap_bytes is not None else _NO_CAP
     older_than_s = age_ms / 1000 if age_ms is not None else _FOREVER_S
     if dry_run:
-        going = store.evictable(keep_bytes=keep_bytes, older_than_seconds=older_than_s)
+        going = [
+            *store.evictable(keep_bytes=keep_bytes, older_than_seconds=older_than_s),
+            *code.evictable(older_than_seconds=older_than_s),
+        ]
         return {"count": len(going), "bytes": sum(disk_usage(folder) for folder in going)}
-    before = disk_usage(root)
+    before = disk_usage(root) + disk_usage(node_folder / "code")
     removed = store.evict(keep_bytes=keep_bytes, older_than_seconds=older_than_s)
-    return {"count": len(removed), "bytes": max(0, before - disk_usage(root))}
+    removed += code.evict(older_than_seconds=older_than_s)
+    after = disk_usage(root) + disk_usage(node_folder / "code")
+    return {"count": len(removed), "bytes": max(0, before - after)}

@@ -91,14 +91,22 @@ class CodeCache:
         finally:
             lock.close()
 
+    def evictable(self, *, older_than_seconds: float) -> list[Path]:
+        """Return the folders of the trees that nobody used for so long."""
+        found = []
+        for mark in (self._root / "trees").glob("*/.complete"):
+            used = mark.with_name(".last_used")
+            if time.time() - (used if used.exists() else mark).stat().st_mtime > older_than_seconds:
+                found.append(mark.parent)
+        return found
+
     def evict(self, *, older_than_seconds: float) -> list[str]:
         """Remove the trees that nobody used for so long; return their hashes."""
         removed = []
-        for mark in (self._root / "trees").glob("*/.complete"):
-            used = mark.with_name(".last_used")
-            age = time.time() - (used if used.exists() else mark).stat().st_mtime
+        for folder in self.evictable(older_than_seconds=older_than_seconds):
+            mark = folder / ".complete"
             lock = self._lock(mark.parent.name)
-            if age > older_than_seconds and lock.try_exclusive():
+            if lock.try_exclusive():
                 mark.unlink()
                 shutil.rmtree(mark.parent, ignore_errors=True)
                 removed.append(mark.parent.name)

@@ -297,6 +297,26 @@ def test_live_members_are_sampled(yard: Yard) -> None:
     )
 
 
+def test_caches_are_tidied_by_age(yard: Yard) -> None:
+    yard.wait(MachineSeen)
+    assert yard.engine.tidy(age_ms=None, cap_bytes=None, dry_run=True) == {"count": 0, "bytes": 0}
+    tree = yard.home / "node" / "code" / "trees" / "abcdef0123456789"
+    (tree / "tree").mkdir(parents=True)
+    (tree / "tree" / "x").write_bytes(b"x" * 100_000)
+    (tree / ".complete").write_text("boot")
+    would = yard.engine.tidy(age_ms=0, cap_bytes=None, dry_run=True)
+    assert would["count"] == 1
+    assert would["bytes"] >= 100_000
+    assert yard.engine.tidy(age_ms=3_600_000, cap_bytes=None, dry_run=False)["count"] == 0
+    done = yard.engine.tidy(age_ms=0, cap_bytes=None, dry_run=False)
+    assert done["count"] == 1
+    assert not tree.exists()
+    agent = yard.agent_pid()
+    yard.engine.stop_agent()
+    _until(lambda: not _command_line(agent))
+    assert "away" in yard.engine.tidy(age_ms=0, cap_bytes=None, dry_run=True)
+
+
 def test_nothing_outlives_a_home_that_was_removed(yard: Yard) -> None:
     yard.run("1.0.0", "exec sleep 600")
     agent, runner = yard.agent_pid(), yard.pid("1.0.0")
