@@ -19,6 +19,7 @@ from airyard.app.run_lookup import run_from
 from airyard.app.views import Document, Lights, exit_code, rfc3339, run_document
 from airyard.core.errors import NotFound, UserError
 from airyard.core.ids import MemberKey
+from airyard.core.log_frames import LogStream
 from airyard.core.run import Attempt, Run, RunState
 from airyard.ports.log_store import LogStore
 from airyard.ports.read_store import ReadStore
@@ -26,6 +27,7 @@ from airyard.ports.read_store import ReadStore
 LOGS_WAIT_MS = 10_000
 """How long an ended attempt's log is waited for."""
 PAGE_ENTRIES = 2000
+_STREAM_NAMES = {stream: stream.name.lower() for stream in LogStream}
 AlertOf = Callable[[str], str | None]
 """A log line -> the kind of alert that it is, if any."""
 
@@ -193,7 +195,7 @@ def log_object(entry: LogEntry) -> Document:
     out: Document = {
         "type": "LOG",
         **where,
-        "stream": entry.stream.name.lower(),
+        "stream": _STREAM_NAMES[entry.stream],
         "time_ns": entry.time_ns,
         "line": entry.text,
     }
