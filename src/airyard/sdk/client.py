@@ -239,6 +239,17 @@ class Client:
         answer = self._get(requests.metrics(str(ref), keys=keys, history=history))
         return answer if history else dict(answer["metrics"])
 
+    def page(self, ref: str | int) -> str:
+        """Return a link to the run's MLflow page, good for one browser within two minutes.
+
+        It begins as this client reaches the server, whatever address the server has for itself.
+        """
+        url = str(self._get(requests.page(str(ref)))["url"])
+        if isinstance(self._transport, HttpTransport):
+            path = url.split("://", 1)[-1].partition("/")[2]
+            return f"{self._transport.url}/{path}"
+        return url
+
     def stream(
         self, ref: str | int, *, cursor: str | None = None, with_logs: bool = True, ticks: bool = False
     ) -> Iterator[Event]:

@@ -177,6 +177,11 @@ def metrics(ref: str, *, keys: Sequence[str] = (), history: bool = False) -> Req
     return Request(method="GET", path=_path("runs", ref, "metrics", query=query))
 
 
+def page(ref: str) -> Request:
+    """Ask for a link to the run's MLflow page, good for one browser within two minutes."""
+    return Request(method="POST", path=_path("runs", ref, "page"), body={})
+
+
 def files(ref: str, *, path: str | None = None) -> Request:
     """List a folder of the run's output, or fetch a file of it."""
     return Request(method="GET", path=_path("runs", ref, "files", query=[("path", path)]))

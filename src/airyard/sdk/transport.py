@@ -91,10 +91,10 @@ class HttpTransport:
             port = parts.port
         except ValueError as error:
             raise UserError(f"{url!r} is not the address of a server: {error}.", code="BAD_HOST") from None
-        self.url = f"{parts.scheme}://{parts.netloc}"
         self._scheme, self._host = parts.scheme, parts.hostname
         self._port = port or (443 if parts.scheme == "https" else 80)
         self._prefix = parts.path.rstrip("/")
+        self.url = f"{parts.scheme}://{parts.netloc}{self._prefix}"
         self._token = token
         self._idle: list[http.client.HTTPConnection] = []
 

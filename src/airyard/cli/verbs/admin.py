@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from airyard.cli import formats
@@ -24,8 +26,12 @@ def gc(app: App, dry_run: bool) -> None:
         app.console.data(found)
         return
     word = "would be removed" if dry_run else "removed"
-    app.console.text(formats.fields(_flat(found)) or f"nothing {word}")
-    app.console.note(f"({word})")
+    rows = [[kind, part["count"], formats.size(part["bytes"])] for kind, part in _kinds(found).items()]
+    if rows:
+        app.console.text(formats.table(("KIND", "COUNT", "SIZE"), rows, right=(1, 2)))
+    app.console.text(f"{formats.size(sum(part['bytes'] for part in _kinds(found).values()))} {word}")
+    for failure in found.get("failed") or ():
+        app.console.note(f"left: {failure}", "yellow")
 
 
 @command.command("verify")
@@ -33,29 +39,22 @@ def gc(app: App, dry_run: bool) -> None:
 def verify(app: App) -> int:
     """Replay the journal and compare it with the live state and the read tables."""
     found = app.client.verify()
-    problems = found.get("violations") or found.get("problems") or found.get("differences") or []
+    differences = found.get("differences") or []
     if app.as_json:
         app.console.data(found)
     else:
-        for problem in problems:
-            app.console.text(str(problem))
-        counts = [(name, value) for name, value in _flat(found) if not name.startswith("violations")]
-        app.console.text(
-            "\n".join(part for part in (formats.fields(counts), "" if problems else "ok") if part)
-        )
-    return ExitCode.PLATFORM if problems else ExitCode.SUCCESS
+        for difference in differences:
+            app.console.text(str(difference))
+        what = f"{formats.plural(found['events'], 'event')} ({found['first_seq']} to {found['last_seq']})"
+        state = formats.plural(len(differences), "difference") if differences else "no difference"
+        app.console.text(f"{what}, {formats.plural(found['runs'], 'run')}: {state}")
+    return ExitCode.PLATFORM if differences else ExitCode.SUCCESS
 
 
-def _flat(found: dict[str, object], prefix: str = "") -> list[tuple[str, object]]:
-    out: list[tuple[str, object]] = []
-    for name, value in found.items():
-        path = f"{prefix}{name}".replace("_", " ")
-        if isinstance(value, dict):
-            out += _flat(value, f"{path} ")
-        elif name.endswith("bytes") and isinstance(value, int):
-            out.append((path.removesuffix(" bytes"), formats.size(value)))
-        elif isinstance(value, list):
-            out.append((path, ", ".join(map(str, value)) or None))
-        else:
-            out.append((path, value))
-    return out
+def _kinds(found: dict[str, Any]) -> dict[str, dict[str, int]]:
+    kinds = {**(found.get("kinds") or {}), "environments": found.get("environments") or {}}
+    return {
+        kind: {"count": part.get("count") or 0, "bytes": part.get("bytes") or 0}
+        for kind, part in kinds.items()
+        if part.get("count")
+    }

@@ -15,8 +15,11 @@ from airyard.core.errors import NotFound
 @click.argument("refs", metavar="ID...", nargs=-1, required=True)
 @click.option("--key", "keys", metavar="KEY", multiple=True, help="Only this metric; repeatable.")
 @click.option("--best", metavar="max:KEY", help="Pick the run with the highest (max:) or lowest (min:) KEY.")
+@click.option("--system", is_flag=True, help="In text: the machines' metrics (system/...) too.")
 @click.option("--history", is_flag=True, help="Every step, with -o json.")
-def command(app: App, refs: tuple[str, ...], keys: tuple[str, ...], best: str | None, history: bool) -> None:
+def command(
+    app: App, refs: tuple[str, ...], keys: tuple[str, ...], best: str | None, system: bool, history: bool
+) -> None:
     """Show the latest metrics of runs, side by side; with --best say which run won."""
     direction, metric = _parse_best(best) if best else ("", "")
     wanted = [*dict.fromkeys([*keys, metric])] if keys and metric else list(keys)
@@ -37,7 +40,7 @@ def command(app: App, refs: tuple[str, ...], keys: tuple[str, ...], best: str | 
         ]
         app.console.data({"runs": runs, **({"best": winner} if winner else {})})
         return
-    _print(app, found)
+    _print(app, found, system or bool(keys))
     if winner:
         app.console.text(f"best: run {winner['ref']} with {metric} {winner['value']:g}")
 
@@ -58,12 +61,14 @@ def _best(found: dict[str, dict[str, Any]], direction: str, metric: str) -> dict
     return {"ref": ref, "key": metric, "value": values[ref], "step": found[ref][metric].get("step")}
 
 
-def _print(app: App, found: dict[str, dict[str, Any]]) -> None:
+def _print(app: App, found: dict[str, dict[str, Any]], system: bool) -> None:
     names = sorted({name for values in found.values() for name in values})
-    if not names:
-        app.console.note("No metrics yet.")
+    shown = [name for name in names if system or not name.startswith("system/")]
+    if not shown:
+        hint = f" `--system` shows {len(names)} of the machines." if names else ""
+        app.console.note(f"No metrics yet.{hint}")
         return
-    rows = [[name, *(_cell(values.get(name)) for values in found.values())] for name in names]
+    rows = [[name, *(_cell(values.get(name)) for values in found.values())] for name in shown]
     columns = tuple(range(1, len(found) + 1))
     app.console.text(formats.table(["METRIC", *(f"RUN {ref}" for ref in found)], rows, right=columns))
 
