@@ -1,0 +1,187 @@
+"""One sample of every event kind, with every field set: what the golden file of the journal format is made from.
+
+``python tests/core_samples.py`` prints the golden file as this version would write it. A change of an event adds a
+newer form to the golden file; the older forms stay, because journals hold them.
+"""
+
+from __future__ import annotations
+
+import json
+
+from airyard.core import codec
+from airyard.core import events as e
+from airyard.core.cluster import Device, Machine, Node
+from airyard.core.run import (
+    Attempt,
+    AttemptState,
+    Cause,
+    Checkpoint,
+    Exit,
+    Failure,
+    LogClose,
+    Member,
+    MemberPhase,
+    Order,
+    Outcome,
+    Run,
+    RunState,
+    StopReason,
+    StopRequest,
+    Tracking,
+    TrackingState,
+)
+from airyard.core.workload import Compute, Workload
+
+MACHINE = Machine(name="m1", boot_id="b-1", address="10.0.0.1", alive=False)
+NODE = Node(
+    name="m1-cpu-0",
+    machine="m1",
+    accelerator="GPU_2xH100",
+    model="H100",
+    devices=(Device(index=0, uuid="GPU-0"), Device(index=1, uuid="GPU-1", owner="pid 12")),
+    cpus=7.5,
+    memory_bytes=8 << 30,
+    simulated=True,
+    labels={"rack": "r1"},
+    cordoned=True,
+)
+EXIT = Exit(
+    code=3,
+    signal=9,
+    started=True,
+    cause=Cause.USER_CODE,
+    message="ValueError: ä",
+    at_ms=50,
+    duration_ms=40,
+    out_of_memory=True,
+    address_in_use=True,
+    stop_reason="CANCELLED",
+    permanent=True,
+    fingerprint="00ff",
+)
+FAILURE = Failure(
+    cause=Cause.NODE,
+    message="it broke",
+    next_step="mend it",
+    member=1,
+    node="m1",
+    exit_code=3,
+    signal=9,
+    fingerprint="00ff",
+)
+STOP = StopRequest(reason=StopReason.PREEMPTED, by="scheduler", at_ms=30, grace_s=120, message="for run 9")
+CHECKPOINT = Checkpoint(step=7, path="step-7", at_ms=25)
+TRACKING = Tracking(state=TrackingState.OPEN, experiment_id="1", run_id="abc", detail="late")
+LOGS = LogClose(last_seq=12, sha256="ab12")
+MEMBER = Member(
+    index=0,
+    node="m1",
+    machine="m1",
+    devices=(0, 1),
+    phase=MemberPhase.EXITED,
+    address="10.0.0.1",
+    prepared=(("code_ms", 3), ("environment_ms", 9)),
+    exit=EXIT,
+    logs=LOGS,
+    logs_given_up=True,
+    last_report=4,
+)
+ATTEMPT = Attempt(
+    run_id=5,
+    number=2,
+    epoch=3,
+    cookie="c",
+    state=AttemptState.ENDED,
+    members=(MEMBER,),
+    port=20_001,
+    orders=(Order(number=2, kind="GO", data=(("master_addr", "10.0.0.1"), ("master_port", 20_001))),),
+    tracking=TRACKING,
+    placed_ms=10,
+    preparing_ms=11,
+    ready_ms=12,
+    running_ms=13,
+    stopping_ms=14,
+    ended_ms=15,
+    stop=STOP,
+    checkpoint=CHECKPOINT,
+    checkpoint_journalled_ms=26,
+    failure=FAILURE,
+    outcome=Outcome.LOST,
+    cause=Cause.NODE,
+)
+RUN = Run(
+    run_id=5,
+    name="n",
+    owner="ada",
+    project="p",
+    workload=Workload(experiment="x", command="true", compute=Compute.of("GPU_2xH100")),
+    spec_hash="s",
+    idempotency_key="k",
+    task_key="main",
+    state=RunState.ENDED,
+    submitted_ms=1,
+    queued_ms=2,
+    simulated=True,
+    attempts=(ATTEMPT,),
+    retries_spent=1,
+    download_retries=2,
+    recent_faults_ms=(3, 4),
+    failures_in_row=3,
+    not_before_ms=5,
+    avoid_nodes=("m2",),
+    last_crash=("00ff", 6),
+    started_ms=7,
+    ended_ms=8,
+    outcome=Outcome.FAILED,
+    cause=Cause.NODE,
+    failure=FAILURE,
+    source_hash="ab",
+    version=9,
+)
+
+SAMPLES: tuple[e.Event, ...] = (
+    e.EpochBegan(epoch=3, version="1.2"),
+    e.MachineJoined(machine=MACHINE, nodes=(NODE,)),
+    e.MachineLeft(machine="m1"),
+    e.NodeCordoned(node="m1", by="op", reason="fan"),
+    e.NodeUncordoned(node="m1", by="op"),
+    e.KeysExpired(before_ms=4),
+    e.RunSubmitted(run=RUN),
+    e.RunResumed(run=RUN, by="ada"),
+    e.AttemptPlaced(run_id=5, attempt=ATTEMPT, simulated=True),
+    e.MemberPreparing(run_id=5, attempt=2, member=1),
+    e.MemberReady(run_id=5, attempt=2, member=1, report=1, address="10.0.0.1", prepared=(("code_ms", 3),)),
+    e.PortReassigned(run_id=5, attempt=2, report=1, port=20_002),
+    e.AttemptReleased(run_id=5, attempt=2, address="10.0.0.1", port=20_002),
+    e.MemberStarted(run_id=5, attempt=2, member=1, report=2),
+    e.CheckpointAcknowledged(run_id=5, attempt=2, report=3, checkpoint=CHECKPOINT),
+    e.MemberExited(run_id=5, attempt=2, member=1, report=4, exit=EXIT),
+    e.MemberLost(run_id=5, attempt=2, member=1, exit=EXIT),
+    e.MemberLogsClosed(run_id=5, attempt=2, member=1, report=5, logs=LOGS),
+    e.MemberLogsGivenUp(run_id=5, attempt=2, member=1, reason="too late"),
+    e.StopOrdered(run_id=5, attempt=2, stop=STOP),
+    e.AttemptEnded(run_id=5, attempt=2, outcome=Outcome.LOST, cause=Cause.NODE, failure=FAILURE),
+    e.TrackingChanged(run_id=5, attempt=2, tracking=TRACKING),
+    e.RunQueuedAgain(
+        run_id=5,
+        not_before_ms=9,
+        retries_spent=1,
+        download_retries=2,
+        failures_in_row=3,
+        recent_faults_ms=(4,),
+        avoid_nodes=("m1",),
+        last_crash=("00ff", 5),
+    ),
+    e.RunEnded(run_id=5, outcome=Outcome.FAILED, cause=Cause.NODE, failure=FAILURE),
+    e.RunArchived(run_id=5),
+    e.RunRemoved(run_id=5, by="ada"),
+)
+
+
+def golden() -> dict[str, list[object]]:
+    """Return the golden file's content for this version alone."""
+    return {kind: [tree] for kind, tree in map(codec.encode_event, SAMPLES)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(golden(), indent=1, sort_keys=True, ensure_ascii=False))
