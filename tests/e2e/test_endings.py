@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from airyard.sdk import submission
+from airyard.sdk.client import Client
 from e2e.yard import Yard, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -90,15 +93,23 @@ def test_cancel_ends_the_run_and_keeps_its_log(yard: Yard, tmp_path: Path) -> No
     assert yard.data("cancel", str(run_id)) is not None
 
 
-def test_a_run_past_its_time_limit_is_timed_out(yard: Yard, tmp_path: Path) -> None:
-    path = yard.home / "slow.yaml"
-    path.write_text(
-        "experiment_name: slow\ncompute: {accelerator_type: CPU}\ncommand: 'echo begun; sleep 300'\n"
-        "timeouts: {total: 2s}\nmax_retries: 0\npreemption: {grace_seconds: 1}\n"
-    )
-    done = yard.call("run", str(path), "--watch")
+def test_a_run_past_its_time_limit_is_timed_out(yard: Yard) -> None:
+    # Whole minutes in a file; the API counts in seconds.
+    loaded = submission.prepare(yard.file("echo begun; sleep 300", preemption={"grace_seconds": 1}))
+    with Client(home=yard.home) as client:
+        run_id = client.submit({**loaded.workload, "attempt_timeout_s": 1})["run"]["run_id"]
+    done = yard.call("watch", str(run_id))
     assert done.returncode == 124, (done.stdout, done.stderr)
     assert "begun" in done.stdout
+    assert "time limit" in done.stderr
+
+
+def test_a_run_past_its_total_time_ends_at_its_deadline(yard: Yard) -> None:
+    limits = {"timeouts": {"total": "1s"}, "preemption": {"grace_seconds": 1}}
+    done = yard.call("run", yard.file("echo begun; sleep 300", **limits), "--watch")
+    assert done.returncode == 8, (done.stdout, done.stderr)
+    assert "begun" in done.stdout
+    assert "timeouts" in done.stderr
 
 
 def test_nothing_survives_a_run(yard: Yard) -> None:
@@ -140,8 +151,6 @@ def test_a_critical_run_preempts_and_the_victim_comes_back(yard: Yard) -> None:
 def test_a_killed_runner_is_a_platform_fault_and_is_tried_again(yard: Yard) -> None:
     run_id = yard.submit("echo attempt $AIRYARD_ATTEMPT; [ $AIRYARD_ATTEMPT = 0 ] || exit 0; sleep 300")
     yard.until(run_id, lambda run: run["status"] == "RUNNING")
-    import json
-
     folder = yard.home / "node" / "attempts" / f"{run_id}.0.0"
     pid = int(json.loads((folder / "runner.json").read_text())["pid"])
     os.kill(pid, signal.SIGKILL)

@@ -82,20 +82,27 @@ class Yard:
         """Run one command with JSON output; return the envelope's data."""
         return json.loads(self.ok("-o", "json", *arguments, timeout=timeout))["data"]
 
-    def submit(self, command: str, *, accelerator: str = "CPU", nodes: int = 1, **fields: Any) -> int:
-        """Submit a workload without code; return its run id."""
+    def file(self, command: str, *, accelerator: str = "CPU", nodes: int = 1, **fields: Any) -> str:
+        """Write a workload file in JSON, which is YAML too; return its path. No retries unless asked for."""
+        k = 1 if accelerator == "CPU" else int(accelerator.split("_")[1].split("x")[0])
         workload = {
             "experiment_name": "e2e",
-            "compute": {"accelerator_type": accelerator, **fields.pop("compute", {})},
+            "compute": {
+                "accelerator_type": accelerator,
+                "num_accelerators": nodes * k,
+                **fields.pop("compute", {}),
+            },
             "command": command,
             "max_retries": 0,
             **fields,
         }
-        k = 1 if accelerator == "CPU" else int(accelerator.split("_")[1].split("x")[0])
-        workload["compute"]["num_accelerators"] = nodes * k
         path = self.home / f"workload-{time.monotonic_ns()}.yaml"
         path.write_text(json.dumps(workload))
-        return int(self.data("run", str(path))["run_id"])
+        return str(path)
+
+    def submit(self, command: str, **fields: Any) -> int:
+        """Submit what ``file`` writes; return its run id."""
+        return int(self.data("run", self.file(command, **fields))["run_id"])
 
     def get(self, run_id: int) -> dict[str, Any]:
         """Return the run's document."""

@@ -113,7 +113,7 @@ class Server:
             context = self._context(
                 url, started_ms, loop, journal, logs, tracking, changes, effects, gatekeeper
             )
-            self._await_first_hello(loop)
+            self._await_first_hello(loop, effects)
             engine.warm(self._default_base())
             housekeeper = Housekeeper(context)
             housekeeper.start()
@@ -183,11 +183,11 @@ class Server:
             shutdown=self.ask_to_stop,
         )
 
-    def _await_first_hello(self, loop: ControlLoop) -> None:
-        """Wait until the machine's nodes are known, so that the first submit is judged by them."""
+    def _await_first_hello(self, loop: ControlLoop, effects: Effects) -> None:
+        """Wait until the machine's nodes as they are now are known, so that the first submit is judged by them."""
         pause = threading.Event()
         for _ in range(int(FIRST_HELLO_S / 0.02)):
-            if loop.query(_knows_a_live_machine).result(timeout=10):
+            if effects.greeted.is_set() and loop.query(_knows_a_live_machine).result(timeout=10):
                 return
             if pause.wait(0.02):
                 break

@@ -35,7 +35,7 @@ from airyard.core.actions import (
     ShipLogs,
     StartMember,
 )
-from airyard.core.commands import Command, TrackingAnswered
+from airyard.core.commands import Command, MachineSeen, TrackingAnswered
 from airyard.core.errors import AiryardError, Unavailable
 from airyard.core.ids import AttemptKey, MemberKey
 from airyard.core.log_frames import LogStream
@@ -74,6 +74,8 @@ class Effects:
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="effects", daemon=True)
         self.containment: dict[str, str | bool] = {}
+        self.greeted = threading.Event()
+        """Set once a machine has said what it has: what the journal remembers of it may be out of date."""
 
     def start(self, loop: ControlLoop) -> None:
         """Begin: tracking actions are worked off, and the engine's facts go to the loop."""
@@ -133,6 +135,8 @@ class Effects:
             self.containment = dict(fact.containment)
         else:
             self._submit(fact)
+            if isinstance(fact, MachineSeen):
+                self.greeted.set()
 
     def _store_samples(self, fact: Samples) -> None:
         for sample in fact.samples:

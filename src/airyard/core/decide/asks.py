@@ -111,9 +111,10 @@ def _fix(refusal: Refusal, run: Run) -> Fix:
             command=f"airyard run ... --override compute.accelerator_type={gpus[0]}",
             patch={"compute": {"accelerator_type": gpus[0]}},
         )
+    compute = run.workload.compute
     return Fix(
         text="this yard has no GPU; simulated nodes run the same workload on the CPU",
-        command="airyard down && airyard up --simulate",
+        command=f"airyard down && airyard up --simulate {compute.accelerator}={compute.nodes}",
     )
 
 
