@@ -44,7 +44,7 @@ def test_a_failure_exits_by_its_cause_and_names_the_next_step(yard: Yard) -> Non
     file = yard.write("fails", "exit 7")
     done = yard.run("run", file, "--watch")
     assert done.returncode == 1, done.stderr
-    assert "FAILED: USER_CODE on node 0" in done.stderr
+    assert "run <n> FAILED · <time>: USER_CODE on node 0" in masked(done.stderr)
     assert done.stderr.splitlines()[-1].startswith("next: ")
     assert yard.run("run", file, "--watch", "--propagate").returncode == 7
     assert yard.run("get", "@last", "--exit-status").returncode == 1

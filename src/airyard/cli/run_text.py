@@ -15,6 +15,8 @@ from airyard.cli.formats import duration, moment, paint, paint_status, plural
 Run = Mapping[str, Any]
 SHOWN_PHASES = ("queued", "environment", "code")
 """The phases between submit and start that a status line always names."""
+MAX_WHY = 400
+"""How much of a failure's message fits the last line of a watch; ``get`` shows all of it."""
 WORTH_SAYING_MS = 50
 """The other phases (barrier, tracking) are named when they took this long."""
 
@@ -111,15 +113,15 @@ def pending_text(run: Run, zone: tzinfo | None = None) -> str:
 
 def verdict(run: Run) -> str:
     """Say how the run ended: status, and for a failure the first failing node and its cause."""
-    head = f"run {run['run_id']} {status_word(run)}"
     took = elapsed_ms(run)
-    facts = [duration(took)] if took is not None else []
-    if run.get("attempt"):
-        facts.append(f"attempt {run['attempt']}")
+    parts = [f"run {run['run_id']} {status_word(run)}"]
+    parts += [duration(took)] if took is not None else []
+    parts += [f"attempt {run['attempt']}"] if run.get("attempt") else []
     failure = run.get("failure")
     if run.get("outcome") == "SUCCEEDED" or not failure:
-        return " · ".join([head, *facts])
-    return f"{head}: {failure_text(failure)}" + (f" · {' · '.join(facts)}" if facts else "")
+        return " · ".join(parts)
+    why = " ".join(failure_text(failure).split())
+    return f"{' · '.join(parts)}: {why if len(why) <= MAX_WHY else why[: MAX_WHY - 1] + '…'}"
 
 
 def failure_text(failure: Mapping[str, Any]) -> str:
@@ -289,4 +291,4 @@ def _where(run: Run) -> str:
 
 def _phases_so_far(run: Run) -> str:
     line = phases_line(run)
-    return f" ({line})" if line else ""
+    return f" ({line})" if "…" in line else ""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -150,6 +149,8 @@ def is_alive(pid: int) -> bool:
 
 
 def _start(home: Path, announce: Announce, arguments: Sequence[str]) -> HttpTransport:
+    import subprocess  # here, because most commands find a server that runs
+
     log = home / "server" / "server.log"
     with open(log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as sink:
         offset = os.fstat(sink.fileno()).st_size

@@ -71,7 +71,7 @@ def test_a_failure_names_node_cause_and_next_step(airyard: Any) -> None:
     assert code == 1
     assert err.splitlines()[0] == "retry: attempt 0 ended (NODE): the node went away"
     assert err.splitlines()[-2:] == [
-        "run 12 FAILED: USER_CODE on node 1 (host-b): the command ended with exit code 7 · 1 min",
+        "run 12 FAILED · 1 min: USER_CODE on node 1 (host-b): the command ended with exit code 7",
         "next: airyard logs 12 --node 1 --tail 50",
     ]
     assert airyard("watch", "12", "--propagate", answers=answers)[0] == 7
