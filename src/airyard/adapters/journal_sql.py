@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select
+from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from airyard.adapters.journal_rows import RUN_COLUMNS, event_of, event_row, run_values, stale_epoch, to_text
@@ -29,6 +29,9 @@ from airyard.ports.journal import Changes, RunRow, Stored
 
 _PAGE_EVENTS = 1000
 _KEPT_SNAPSHOTS = 2
+_CHANGING = ("version", "status", "ended_ms", "code_hash", "record")
+"""What changes with every event, in the table's order; no index holds any of it."""
+_RunFacts = tuple[object, ...]
 
 
 class _Statements:
@@ -47,6 +50,11 @@ class _Statements:
                 set_={name: changed.excluded[name] for name in RUN_COLUMNS if name != "run_id"},
             )
         )
+        self.change_run = text(
+            update(runs)
+            .where(runs.c.run_id == bindparam("run"))
+            .values({name: bindparam(f"new_{name}") for name in _CHANGING})
+        )
         self.add_tag = text(insert(run_tags))
         self.drop_tags = text(delete(run_tags).where(run_tags.c.run_id == bindparam("run")))
         self.drop_run = text(delete(runs).where(runs.c.run_id == bindparam("run")))
@@ -64,7 +72,8 @@ class SqlJournal:
         self._readers: Engine | None = None
         self._writer: Connection | None = None
         self._statements: _Statements | None = None
-        self._tagged: dict[int, tuple[tuple[str, str], ...]] = {}  # what the rows of live runs carry
+        self._written: dict[int, _RunFacts] = {}
+        """What the rows of live runs hold that hardly ever changes."""
 
     def open(self) -> Stored:
         """Create or migrate the file, and return the newest good snapshot and the journal's ends."""
@@ -110,15 +119,12 @@ class SqlJournal:
     def append(self, expected_seq: int, epoch: int, events: Sequence[Recorded], changes: Changes) -> None:
         """Write events and read tables in one durable transaction."""
         rows = [event_row(recorded) for recorded in events]
-        run_rows = [run_values(row) for row in changes.runs]
         writer, sql = self._write()
         with self._lock, disk_errors(self._path), writer.begin():
             self._check_end(writer, sql, expected_seq, epoch)
             if rows:
                 writer.exec_driver_sql(sql.add_event, rows)
-            if run_rows:
-                writer.exec_driver_sql(sql.put_run, run_rows)
-                self._put_tags(writer, sql, changes.runs)
+            self._put_runs(writer, sql, changes.runs)
             if changes.removed_runs:
                 gone = [(run_id,) for run_id in changes.removed_runs]
                 writer.exec_driver_sql(sql.drop_tags, gone)
@@ -130,11 +136,11 @@ class SqlJournal:
                         sql.add_node, [(name, to_text(node)) for name, node in changes.nodes.items()]
                     )
         for row in changes.runs:
-            self._tagged[row.run_id] = row.tags
+            self._written[row.run_id] = _facts(row)
             if row.ended_ms is not None:
-                self._tagged.pop(row.run_id)
+                self._written.pop(row.run_id)
         for run_id in changes.removed_runs:
-            self._tagged.pop(run_id, None)
+            self._written.pop(run_id, None)
 
     def _check_end(self, writer: Connection, sql: _Statements, expected_seq: int, epoch: int) -> None:
         last = writer.exec_driver_sql(sql.end, (1, 0)).first()
@@ -148,15 +154,23 @@ class SqlJournal:
                 epoch=epoch,
             )
 
-    def _put_tags(self, writer: Connection, sql: _Statements, changed: Sequence[RunRow]) -> None:
-        """Replace tags only where they differ: they almost never do, and runs change often."""
-        differing = {row.run_id: row for row in changed if self._tagged.get(row.run_id) != row.tags}
-        if not differing:
-            return
-        writer.exec_driver_sql(sql.drop_tags, [(run_id,) for run_id in differing])
-        tags = [(row.run_id, key, value) for row in differing.values() for key, value in row.tags]
-        if tags:
-            writer.exec_driver_sql(sql.add_tag, tags)
+    def _put_runs(self, writer: Connection, sql: _Statements, changed: Sequence[RunRow]) -> None:
+        """Write rows; indexes and tags only where they differ. Cost: half the pages for a run that just goes on."""
+        whole = [row for row in changed if self._written.get(row.run_id) != _facts(row)]
+        if len(whole) < len(changed):
+            new = {row.run_id for row in whole}
+            going_on = [
+                (row.version, row.status, row.ended_ms, row.code_hash, to_text(row.record), row.run_id)
+                for row in changed
+                if row.run_id not in new
+            ]
+            writer.exec_driver_sql(sql.change_run, going_on)
+        if whole:
+            writer.exec_driver_sql(sql.put_run, [run_values(row) for row in whole])
+            writer.exec_driver_sql(sql.drop_tags, [(row.run_id,) for row in whole])
+            tags = [(row.run_id, key, value) for row in whole for key, value in row.tags]
+            if tags:
+                writer.exec_driver_sql(sql.add_tag, tags)
 
     def save_snapshot(self, seq: int, snapshot: Mapping[str, Any]) -> None:
         """Keep a snapshot and drop all but the two newest; encoded before the lock is taken."""
@@ -216,3 +230,17 @@ class SqlJournal:
         if self._writer is None or self._statements is None:
             raise InvariantBroken("the journal is not open")
         return self._writer, self._statements
+
+
+def _facts(row: RunRow) -> _RunFacts:
+    """Return all of a row but what ``_CHANGING`` names."""
+    return (
+        row.owner,
+        row.project,
+        row.name,
+        row.experiment,
+        row.state,
+        row.accelerator,
+        row.submitted_ms,
+        row.tags,
+    )
