@@ -81,10 +81,11 @@ def _unready(attempt: Attempt, progress: Mapping[MemberKey, tuple[str, str]]) ->
     if end_ms is not None:
         name = "environment" if attempt.cause is Cause.ENVIRONMENT else "code"
         return [_span(name, start_ms, end_ms)]
+    # Asked once each: the map belongs to another thread, and what was in it a moment ago may be gone.
     at = [
-        progress[attempt.member_key(member.index)][0]
+        progress.get(attempt.member_key(member.index), ("", ""))[0]
         for member in attempt.members
-        if member.phase in _WAITING and attempt.member_key(member.index) in progress
+        if member.phase in _WAITING
     ]
     known = [name for name in _PREPARING if name in at]
     if known:

@@ -9,6 +9,7 @@ it goes on right after that object, in another process too: nothing is lost, not
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ from airyard.ports.read_store import ReadStore
 LOGS_WAIT_MS = 10_000
 """How long an ended attempt's log is waited for."""
 PAGE_ENTRIES = 2000
+ALERTS_OF_A_KIND = 10
 _STREAM_NAMES = {stream: stream.name.lower() for stream in LogStream}
 AlertOf = Callable[[str], str | None]
 """A log line -> the kind of alert that it is, if any."""
@@ -90,10 +92,14 @@ class RunFeed:
         self._with_logs = with_logs
         self._at = FeedPosition.parse(cursor) if cursor else FeedPosition()
         self._reader: LogReader | None = None
+        self._reader_offsets_ns: list[int] = []
         self._shown: tuple[Any, ...] | None = None
+        self._document: Document | None = None
+        self._alerts: Counter[tuple[MemberKey, str]] = Counter()
         self.run = run
         if self._at.log is not None and self._at.attempt < len(run.attempts):
-            self._reader = self._reader_of(run.attempts[self._at.attempt], self._at.log)
+            # Made to judge the cursor now, while the answer has not begun.
+            LogReader(logs, _keys(run.attempts[self._at.attempt]), cursor=self._at.log)
 
     def step(self, now_ms: int, lights: Lights) -> Step:
         """Return everything that has come up. Raises: NotFound when the run has been removed."""
@@ -101,8 +107,10 @@ class RunFeed:
         if row is None:
             raise NotFound(f"run {self.run.run_id} has been removed", code="RUN_NOT_FOUND")
         if row.version != self.run.version:
-            self.run = run_from(row)
-        document = run_document(self.run, lights)
+            self.run, self._document = run_from(row), None
+        document = self._document or run_document(self.run, lights)
+        # Beside its record, only a waiting or preparing run has something to tell.
+        self._document = None if document["status"] in ("QUEUED", "PREPARING") else document
         objects = list(self._status(document))
         while True:
             attempt = self._attempt()
@@ -138,9 +146,12 @@ class RunFeed:
 
     def _lines(self, attempt: Attempt, now_ms: int, over: bool, objects: list[Document]) -> bool:
         """Add the next lines of the attempt's log; return whether there may be more at once."""
-        if self._reader is None:
-            self._reader = self._reader_of(attempt, None)
-        keys = [attempt.member_key(member.index) for member in attempt.members]
+        keys = _keys(attempt)
+        offsets_ns = [self._offsets_ns.get(key, 0) for key in keys]
+        if self._reader is None or offsets_ns != self._reader_offsets_ns:
+            # A node's clock is measured by its first messages; from then on its lines are placed by it.
+            self._reader = LogReader(self._logs, keys, offsets_ns, cursor=self._at.log)
+            self._reader_offsets_ns = offsets_ns
         ended = [
             key
             for key, member in zip(keys, attempt.members, strict=True)
@@ -150,16 +161,20 @@ class RunFeed:
         for entry in entries:
             self._at.log = entry.cursor
             objects.append({**log_object(entry), "cursor": self._at.text()})
-            if isinstance(entry, LogLine) and (kind := self._alert_of(entry.text)) is not None:
+            if isinstance(entry, LogLine) and (kind := self._alert(entry)) is not None:
                 where = {"attempt": attempt.number, "node": entry.key.member}
                 objects.append(self._object("ALERT", **where, line=entry.text, kind=kind))
         return len(entries) >= PAGE_ENTRIES
 
-    def _reader_of(self, attempt: Attempt, cursor: str | None) -> LogReader:
-        keys = [attempt.member_key(member.index) for member in attempt.members]
-        return LogReader(
-            self._logs, keys, [self._offsets_ns.get(key, 0) for key in keys], cursor=cursor or None
-        )
+    def _alert(self, line: LogLine) -> str | None:
+        """Return the kind of a line of the user's own output; each kind only a few times a member."""
+        if line.stream is LogStream.AIRYARD:
+            return None
+        kind = self._alert_of(line.text)
+        if kind is None or self._alerts[line.key, kind] >= ALERTS_OF_A_KIND:
+            return None
+        self._alerts[line.key, kind] += 1
+        return kind
 
     def _retry(self, attempt: Attempt) -> Document:
         failure, run = attempt.failure, self.run
@@ -202,6 +217,10 @@ def log_object(entry: LogEntry) -> Document:
     if entry.partial:
         out["partial"] = True
     return out
+
+
+def _keys(attempt: Attempt) -> list[MemberKey]:
+    return [attempt.member_key(member.index) for member in attempt.members]
 
 
 def _is_over(attempt: Attempt, now_ms: int) -> bool:
