@@ -1,16 +1,21 @@
-"""Runs the benchmarks one by one: ``python -m benchmarks [NAME...]``.
+"""Runs the benchmarks one by one: ``python -m benchmarks [NAME...] [--quick]``.
 
-Owns: finding ``bench_*.py`` beside this file and running each ``main()`` in a process of its own, so that
-none measures what another left in memory. Must not know: what any of them measures.
+Owns: finding ``bench_*.py`` beside this file and running each ``main(argv)`` in a process of its own, so that
+none measures what another left in memory; a folder of environments that they share. Must not know: what any
+of them measures. Options go to each of them.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from benchmarks.yards import CACHE_VARIABLE, FOLDER_VARIABLE
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -20,12 +25,13 @@ def available() -> list[str]:
     return sorted(path.stem.removeprefix("bench_") for path in FOLDER.glob("bench_*.py"))
 
 
-def run_one(name: str) -> int:
+def run_one(name: str, options: Sequence[str]) -> int:
     """Run one benchmark with this terminal as its output and return its exit status (0 is good)."""
     print(f"== {name}", flush=True)
     started = time.monotonic()
-    program = f"import sys; from benchmarks.bench_{name} import main; sys.exit(main())"
-    status = subprocess.run([sys.executable, "-c", program], cwd=FOLDER.parent, check=False).returncode
+    program = f"import sys; from benchmarks.bench_{name} import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-u", "-c", program, *options]
+    status = subprocess.run(command, cwd=FOLDER.parent, check=False).returncode
     print(
         f"== {name}: {'done' if status == 0 else f'exit {status}'} after {time.monotonic() - started:.1f} s\n"
     )
@@ -35,7 +41,8 @@ def run_one(name: str) -> int:
 def main(arguments: Sequence[str]) -> int:
     """Run the named benchmarks, or all; one that fails does not stop the rest but makes the exit status 1."""
     known = available()
-    names = [name.removeprefix("bench_") for name in arguments] or known
+    options = [argument for argument in arguments if argument.startswith("-")]
+    names = [name.removeprefix("bench_") for name in arguments if name not in options] or known
     unknown = [name for name in names if name not in known]
     if unknown:
         print(
@@ -43,7 +50,11 @@ def main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    failed = [name for name in names if run_one(name) != 0]
+    with tempfile.TemporaryDirectory(
+        prefix="airyard-bench-cache-", dir=os.environ.get(FOLDER_VARIABLE)
+    ) as cache:
+        os.environ.setdefault(CACHE_VARIABLE, cache)
+        failed = [name for name in names if run_one(name, options) != 0]
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

@@ -6,11 +6,12 @@ tables with the same pragmas; the journal also encodes them, checks its end, and
 
 from __future__ import annotations
 
+import argparse
 import os
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from airyard.adapters.journal_rows import to_text
@@ -107,20 +108,23 @@ def rate(commit: Callable[[], None]) -> float:
     return count / spent
 
 
-def main() -> int:
+def main(argv: Sequence[str] = ()) -> int:
     """Print commits per second for 1 and 64 events a transaction, and the ratio to raw sqlite3."""
+    parser = argparse.ArgumentParser(prog="bench_journal", description=main.__doc__)
+    parser.add_argument("--quick", action="store_true", help="few rounds, to see that it works")
+    rounds = 2 if parser.parse_args(argv).quick else ROUNDS
     where = os.environ.get("AIRYARD_BENCH_DIR")
     for events_each in (1, 64):
         with tempfile.TemporaryDirectory(dir=where) as name:
             one, other = airyard_commits(Path(name), events_each), raw_commits(Path(name), events_each)
-            pairs = [(rate(one), rate(other)) for _ in range(ROUNDS)]
+            pairs = [(rate(one), rate(other)) for _ in range(rounds)]
         pairs.sort(key=lambda pair: pair[0] / pair[1])
         middle = pairs[len(pairs) // 2]
         ratios = [ours / raw for ours, raw in pairs]
         print(
             f"{events_each:3} events a commit: journal {middle[0]:6.0f} commits/s "
             f"({middle[0] * events_each:6.0f} events/s), raw sqlite3 {middle[1]:6.0f} commits/s; "
-            f"ratio {ratios[len(ratios) // 2]:.2f} (of {ROUNDS} rounds {ratios[0]:.2f} to {ratios[-1]:.2f})"
+            f"ratio {ratios[len(ratios) // 2]:.2f} (of {rounds} rounds {ratios[0]:.2f} to {ratios[-1]:.2f})"
         )
     return 0
 

@@ -6,12 +6,13 @@ alternate, so that what else the machine does falls on both.
 
 from __future__ import annotations
 
+import argparse
 import socket
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def memory_mb(pid: int) -> float:
     return int(fields[0]) / 1024
 
 
-def compare(mlflow: EmbeddedMlflow, spool: WriteSpool) -> None:
+def compare(mlflow: EmbeddedMlflow, spool: WriteSpool, rounds: int) -> None:
     """Print the medians of both ways and their ratio."""
     proxy: MlflowProxy[None] = MlflowProxy(
         upstream=mlflow.endpoint, authorise=lambda request: None, scope_of=lambda principal: None, spool=spool
@@ -87,16 +88,19 @@ def compare(mlflow: EmbeddedMlflow, spool: WriteSpool) -> None:
                 batches(straight, opened.run_id, 0),
                 batches(through, opened.run_id, 1_000_000),
             )
-            pairs = [(direct(), proxied()) for _ in range(ROUNDS + 20)][20:]
+            pairs = [(direct(), proxied()) for _ in range(rounds + 20)][20:]
     direct_ms, proxied_ms = (statistics.median(values) for values in zip(*pairs, strict=True))
     print(
         f"{METRICS} metrics a batch: straight {direct_ms:.1f} ms, through the proxy {proxied_ms:.1f} ms; "
-        f"ratio {proxied_ms / direct_ms:.2f} (medians of {ROUNDS} alternating rounds)"
+        f"ratio {proxied_ms / direct_ms:.2f} (medians of {rounds} alternating rounds)"
     )
 
 
-def main() -> int:
+def main(argv: Sequence[str] = ()) -> int:
     """Print the start and memory of the embedded MLflow, then the cost of the proxy."""
+    parser = argparse.ArgumentParser(prog="bench_tracking", description=main.__doc__)
+    parser.add_argument("--quick", action="store_true", help="few rounds, to see that it works")
+    rounds = 20 if parser.parse_args(argv).quick else ROUNDS
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         spool = WriteSpool(folder / "spool")
@@ -113,7 +117,7 @@ def main() -> int:
             print(
                 f"embedded MLflow: first answer after {start_s:.1f} s, {memory_mb(pid or 0):.0f} MB resident"
             )
-            compare(mlflow, spool)
+            compare(mlflow, spool, rounds)
         finally:
             mlflow.stop()
             spool.close()
