@@ -7,7 +7,9 @@ import os
 import random
 import shutil
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -304,3 +306,43 @@ def test_a_full_disk_refuses_and_keeps_what_it_had(tmp_path: Path) -> None:
     finally:
         store.close()
         subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+WRITER_PROGRAM = """
+import random, sys
+from pathlib import Path
+from airyard.adapters.log_files import FileLogStore
+from airyard.core.ids import MemberKey
+from airyard.core.log_frames import LogRecord, LogStream, encode
+
+store, key, dice = FileLogStore(Path(sys.argv[1])), MemberKey(3, 0, 1), random.Random(1)
+seq = store.next_seq(key)
+while True:
+    count = dice.randrange(1, 40)
+    batch = [LogRecord(stream=LogStream.STDOUT, seq=seq + n, time_ns=seq + n, payload=dice.randbytes(dice.randrange(9000)))
+             for n in range(count)]
+    seq = store.append(key, b"".join(map(encode, batch)))
+    print(seq, flush=True)
+"""
+
+
+def test_what_was_acknowledged_outlives_kill_9(tmp_path: Path) -> None:
+    dice = random.Random(11)
+    for _ in range(5):
+        child = subprocess.Popen(
+            [sys.executable, "-c", WRITER_PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        first = child.stdout.readline()
+        time.sleep(dice.uniform(0.0, 0.1))
+        child.kill()
+        said = [
+            line for line in (first + child.stdout.read()).splitlines(keepends=True) if line.endswith("\n")
+        ]
+        child.stdout.close()
+        child.wait()
+        store = FileLogStore(tmp_path)
+        assert store.next_seq(KEY) >= int(said[-1])
+        assert [one.seq for one in read_all(store)] == list(range(store.next_seq(KEY)))
+        assert store.end(KEY).sha256 == hashlib.sha256(log_path(tmp_path).read_bytes()).hexdigest()
+        store.close()
