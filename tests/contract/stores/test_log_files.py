@@ -319,8 +319,10 @@ store, key, dice = FileLogStore(Path(sys.argv[1])), MemberKey(3, 0, 1), random.R
 seq = store.next_seq(key)
 while True:
     count = dice.randrange(1, 40)
-    batch = [LogRecord(stream=LogStream.STDOUT, seq=seq + n, time_ns=seq + n, payload=dice.randbytes(dice.randrange(9000)))
-             for n in range(count)]
+    batch = [
+        LogRecord(stream=LogStream.STDOUT, seq=seq + n, time_ns=n, payload=dice.randbytes(dice.randrange(9000)))
+        for n in range(count)
+    ]
     seq = store.append(key, b"".join(map(encode, batch)))
     print(seq, flush=True)
 """
