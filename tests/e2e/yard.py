@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,9 +106,17 @@ class Yard:
         return int(self.data("run", self.file(command, **fields))["run_id"])
 
     def get(self, run_id: int) -> dict[str, Any]:
-        """Return the run's document."""
-        found = self.data("get", str(run_id))
-        run: dict[str, Any] = found.get("run", found)
+        """Return the run's document; by the command line, which starts a server, where none answers."""
+        server = self.home / "server"
+        try:
+            url = json.loads((server / "endpoint.json").read_text())["url"]
+            headers = {"Authorization": f"Bearer {(server / 'token').read_text().strip()}"}
+            request = urllib.request.Request(f"{url}/api/v1/runs/{run_id}", headers=headers)
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                run: dict[str, Any] = json.load(answer)["run"]
+        except OSError:
+            found = self.data("get", str(run_id))
+            run = found.get("run", found)
         return run
 
     def until(
@@ -120,7 +129,7 @@ class Yard:
             if wanted(run):
                 return run
             assert time.monotonic() < deadline, run
-            time.sleep(0.1)
+            time.sleep(0.05)
 
     def ended(self, run_id: int, timeout: float = 60) -> dict[str, Any]:
         """Wait for a run's end, its logs included."""
