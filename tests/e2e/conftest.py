@@ -26,8 +26,9 @@ def make_yard(
     """Make yards that are taken down with the module."""
     yards: list[Yard] = []
 
-    def make(**options: str | None) -> Yard:
-        yard = Yard(tmp_path_factory.mktemp(f"yard{next(_count)}"), environment_cache, **options)  # type: ignore[arg-type]
+    def make(*, tracking: str = "off", simulate: str | None = None) -> Yard:
+        home = tmp_path_factory.mktemp(f"yard{next(_count)}")
+        yard = Yard(home, environment_cache, tracking=tracking, simulate=simulate)
         yards.append(yard)
         yard.up()
         return yard
