@@ -139,15 +139,20 @@ def failure_text(failure: Mapping[str, Any]) -> str:
     return f"{text}: {message}" if message else text
 
 
-def next_step(run: Run) -> str | None:
-    """Return what to do about a failed run; None when nothing is to do."""
+def next_step(run: Run, *, logs_shown: bool = True) -> str | None:
+    """Return what to do about a failed run; None when nothing is to do.
+
+    The command that shows the failing node's log is added where its lines are not on the screen already.
+    """
     failure = run.get("failure")
     if not failure or run.get("outcome") == "SUCCEEDED":
         return None
-    if failure.get("next_step"):
-        return str(failure["next_step"])
+    step = str(failure.get("next_step") or "")
+    if step and (logs_shown or failure.get("member") is None or "airyard logs" in step):
+        return step
     node = f" --node {failure['member']}" if failure.get("member") is not None else ""
-    return f"airyard logs {run['run_id']}{node} --tail 50"
+    command = f"airyard logs {run['run_id']}{node} --tail 50"
+    return f"{step}\n         {command}" if step else command
 
 
 def latest_attempt(run: Run) -> Mapping[str, Any] | None:
@@ -167,7 +172,7 @@ def page(run: Run, *, colour: bool, zone: tzinfo | None = None) -> str:
             parts.append(_members(members))
     if run.get("failure") and run.get("outcome") != "SUCCEEDED":
         failed = paint("failure", "red", colour)
-        parts.append(f"{failed}  {failure_text(run['failure'])}\nnext     {next_step(run)}")
+        parts.append(f"{failed}  {failure_text(run['failure'])}\nnext     {next_step(run, logs_shown=False)}")
     return "\n\n".join(parts)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import click
 
 from airyard.cli import formats
@@ -23,10 +26,17 @@ def command(app: App, ref: str) -> None:
         ("reason", found.get("reason")),
         ("", found.get("message")),
         ("position", found.get("position")),
-        *((str(key).replace("_", " "), _value(value)) for key, value in evidence.items()),
+        *_facts(evidence, {found.get("reason"), found.get("message")}),
         ("next", fix.get("text") if isinstance(fix, dict) else fix),
     ]
     app.console.text(formats.fields(pairs))
+
+
+def _facts(evidence: dict[str, Any], said: set[object]) -> Iterator[tuple[str, object]]:
+    """Yield the evidence that says something new."""
+    for key, value in evidence.items():
+        if key != "next_step" and value is not None and (isinstance(value, list | dict) or value not in said):
+            yield str(key).replace("_", " "), _value(value)
 
 
 def _value(value: object) -> str:
