@@ -40,6 +40,12 @@ class _Board:
         for seat in seats:
             self.free[seat.node] = tuple(d for d in self.free[seat.node] if d not in seat.devices)
 
+    def hold(self, seats: Sequence[Seat]) -> None:
+        """Promise devices that others are leaving: nobody later in the queue may count on them."""
+        self.take(seats)
+        promised = {(seat.node, device) for seat in seats for device in seat.devices}
+        self.running = [_without(other, promised) for other in self.running]
+
     def with_released(self, running: Sequence[Running]) -> dict[str, tuple[int, ...]]:
         out = dict(self.free)
         for other in running:
@@ -47,6 +53,21 @@ class _Board:
                 if seat.node in out:
                     out[seat.node] = tuple(sorted({*out[seat.node], *seat.devices}))
         return out
+
+
+def _without(running: Running, promised: set[tuple[str, int]]) -> Running:
+    """Return the attempt as if it did not hold the promised devices."""
+    if not _touches(running, promised):
+        return running
+    seats = tuple(
+        replace(seat, devices=tuple(d for d in seat.devices if (seat.node, d) not in promised))
+        for seat in running.seats
+    )
+    return replace(running, seats=seats)
+
+
+def _touches(running: Running, devices: set[tuple[str, int]]) -> bool:
+    return any((seat.node, device) in devices for seat in running.seats for device in seat.devices)
 
 
 def plan(snapshot: Snapshot, now_ms: int) -> Plan:
@@ -88,12 +109,14 @@ def _make_room(
     soon = place(fitting, board.with_released(leaving), want) if leaving else None
     if soon is not None:
         # Held, so that nobody of a lower class slips into what was freed for this run.
-        board.take(soon)
-        return None, [], _preempting(want, leaving)
+        promised = {(seat.node, device) for seat in soon for device in seat.devices}
+        refusal = _preempting(want, [r for r in leaving if _touches(r, promised)])
+        board.hold(soon)
+        return None, [], refusal
     victims = choose_victims(want, fitting, board.free, board.running, leaving)
     if not victims:
         return None, [], _no_room(want, fitting, board)
-    board.take(place(fitting, board.with_released([*leaving, *victims]), want) or ())
+    board.hold(place(fitting, board.with_released([*leaving, *victims]), want) or ())
     gone = {victim.run_id for victim in victims}
     board.running = [replace(r, stopping=True) if r.run_id in gone else r for r in board.running]
     evictions = [Eviction(run_id=v.run_id, attempt=v.attempt, for_run=want.run_id) for v in victims]
