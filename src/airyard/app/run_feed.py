@@ -36,12 +36,17 @@ AlertOf = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What there is to say now. ``more``: ask again at once. ``live_members``: whose lines may wait for others'."""
+    """What there is to say now.
+
+    ``more``: ask again at once. ``live_members``: whose lines may wait for others'. ``due``: time alone may bring
+    news: a reason to wait is looked at again, the end of a log is waited for.
+    """
 
     objects: list[Document]
     done: bool
     more: bool
     live_members: int
+    due: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,11 +121,11 @@ class RunFeed:
             attempt = self._attempt()
             if attempt is None:
                 done = self.run.state is RunState.ENDED
-                return self._ended(objects, document) if done else _step(objects, attempt)
+                return self._ended(objects, document) if done else _step(objects, attempt, due=True)
             over = _is_over(attempt, now_ms) if self._with_logs else not attempt.live
             full = self._with_logs and self._lines(attempt, now_ms, over, objects)
             if full or not over:
-                return _step(objects, attempt, more=full)
+                return _step(objects, attempt, more=full, due=not attempt.running_ms or not attempt.live)
             if attempt.number + 1 == len(self.run.attempts) and self.run.state is RunState.ENDED:
                 return self._ended(objects, document)
             self._at.attempt += 1
@@ -230,7 +235,7 @@ def _is_over(attempt: Attempt, now_ms: int) -> bool:
     return attempt.logs_closed or now_ms - attempt.ended_ms >= LOGS_WAIT_MS
 
 
-def _step(objects: list[Document], attempt: Attempt | None, *, more: bool = False) -> Step:
+def _step(objects: list[Document], attempt: Attempt | None, *, due: bool, more: bool = False) -> Step:
     members = attempt.members if attempt is not None else ()
     live = sum(member.logs is None and not member.logs_given_up for member in members)
-    return Step(objects=objects, done=False, more=more, live_members=live)
+    return Step(objects=objects, done=False, more=more, live_members=live, due=due)

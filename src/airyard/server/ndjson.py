@@ -19,6 +19,9 @@ TICK_S = 10.0
 HOLD_S = 0.3
 HOLD_POLL_S = 0.05
 """While lines of several live members may be held back, the reader looks again this often."""
+FRESH_S = 3.0
+"""So long after a change, the reader looks every second: a line without an end becomes due by time alone."""
+IDLE_S = 5.0
 # One encoder for all: making one a line costs as much as the line.
 _ENCODE = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -26,12 +29,16 @@ _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """What one look found. ``more``: look again at once. ``held``: something may become due by time alone, soon."""
+    """What one look found.
+
+    ``more``: look again at once. ``held``: lines may be held back for a moment. ``due``: time alone may bring news.
+    """
 
     data: bytes
     done: bool = False
     more: bool = False
     held: bool = False
+    due: bool = False
 
 
 def ndjson(objects: Iterable[Any]) -> bytes:
@@ -62,9 +69,16 @@ async def follow(wakeups: Wakeups, look: Callable[[], Awaitable[Block]]) -> Asyn
                 return
             if block.more:
                 continue
-            pause = HOLD_POLL_S if block.held and clock() - woken < HOLD_S else SAFETY_S
-            if await wakeups.wait(min(pause, max(TICK_S - (clock() - sent), 0.001))):
+            pause_s = _pause_s(block, clock() - woken)
+            if await wakeups.wait(min(pause_s, max(TICK_S - (clock() - sent), 0.001))):
                 woken = clock()
             if clock() - sent >= TICK_S:
                 yield b"\n"
                 sent = clock()
+
+
+def _pause_s(block: Block, since_change_s: float) -> float:
+    """Return when to look again should no change be told. Hundreds of idle readers must cost next to nothing."""
+    if block.held and since_change_s < HOLD_S:
+        return HOLD_POLL_S
+    return SAFETY_S if block.due or since_change_s < FRESH_S else IDLE_S

@@ -143,7 +143,7 @@ class _Reading:
             return Block(data=ndjson(objects), more=True)
         if over or not self.wanted.follow:
             return Block(data=ndjson([*objects, self._end(self.attempt)]), done=True)
-        return Block(data=ndjson(objects), held=len(self.keys) - len(ended) > 1)
+        return Block(data=ndjson(objects), held=len(self.keys) - len(ended) > 1, due=not self.attempt.live)
 
     def _refresh(self) -> None:
         row = self.context.reads.run(self.run.run_id)

@@ -53,7 +53,11 @@ async def _blocks(context: ServerContext, feed: RunFeed) -> AsyncIterator[bytes]
     def look(lights: Lights) -> Block:
         found = feed.step(context.clock.now_ms(), lights)
         return Block(
-            data=ndjson(found.objects), done=found.done, more=found.more, held=found.live_members > 1
+            data=ndjson(found.objects),
+            done=found.done,
+            more=found.more,
+            held=found.live_members > 1,
+            due=found.due,
         )
 
     async def next_block() -> Block:
