@@ -84,13 +84,7 @@ def impossible(nodes: Sequence[NodeView], want: Waiting) -> Refusal | None:
         return None
     largest = max(node.total for node in of_pool)
     if not fitting:
-        message = (
-            f"it asks {want.devices_per_node} devices"
-            + (f", {want.cpus:g} CPU cores" if want.cpus else "")
-            + (f", {want.memory_bytes} bytes of memory" if want.memory_bytes else "")
-            + f" a node; the largest such node has {largest} devices, {max(n.cpus for n in of_pool):g} cores, "
-            f"{max(n.memory_bytes for n in of_pool)} bytes"
-        )
+        message = _too_large(of_pool, want)
     else:
         message = f"it asks {shape(want)}; the yard has {len(fitting)} that could serve"
     return Refusal(
@@ -99,3 +93,16 @@ def impossible(nodes: Sequence[NodeView], want: Waiting) -> Refusal | None:
         message=message,
         evidence={"nodes_asked": want.nodes, "nodes_fitting": len(fitting), "largest_node_devices": largest},
     )
+
+
+def _too_large(nodes: Sequence[NodeView], want: Waiting) -> str:
+    """Compare what a member asks with the largest of each; only what was asked is named."""
+    asked = [f"{want.devices_per_node} devices"]
+    there = [f"{max(node.total for node in nodes)} devices"]
+    if want.cpus:
+        asked.append(f"{want.cpus:g} CPU cores")
+        there.append(f"{max(node.cpus for node in nodes):g} cores")
+    if want.memory_bytes:
+        asked.append(f"{want.memory_bytes / 2**30:.4g} GiB of memory")
+        there.append(f"{max(node.memory_bytes for node in nodes) / 2**30:.4g} GiB")
+    return f"it asks {', '.join(asked)} a node; such a node has at most {', '.join(there)}"

@@ -145,6 +145,14 @@ def _preempting(want: Waiting, leaving: Sequence[Running]) -> Refusal:
     )
 
 
+def _holding(runs: Sequence[int]) -> str:
+    """Name at most five holders: ``run 9 holds``, ``runs 8, 9 hold``."""
+    if len(runs) == 1:
+        return f"run {runs[0]} holds"
+    more = f" and {len(runs) - 5} more" if len(runs) > 5 else ""
+    return f"runs {', '.join(map(str, runs[:5]))}{more} hold"
+
+
 def _no_room(want: Waiting, fitting: Sequence[NodeView], board: _Board) -> Refusal:
     up = [node for node in fitting if node.alive and not node.cordoned]
     if len(up) < want.nodes:
@@ -158,7 +166,7 @@ def _no_room(want: Waiting, fitting: Sequence[NodeView], board: _Board) -> Refus
     ready = sum(len(board.free[node.name]) >= want.devices_per_node for node in up)
     names = {node.name for node in up}
     holders = sorted({r.run_id for r in board.running for seat in r.seats if seat.node in names})
-    held = f"; runs {', '.join(map(str, holders[:5]))} hold devices there" if holders else ""
+    held = f"; {_holding(holders)} devices there" if holders else ""
     return Refusal(
         run_id=want.run_id,
         reason=Reason.NO_FREE_NODES,
