@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -295,6 +296,30 @@ def test_live_members_are_sampled(yard: Yard) -> None:
     assert {"cpu_utilization_percentage", "system_memory_usage_megabytes", "disk_usage_percentage"} <= set(
         sample.values
     )
+
+
+def test_the_agent_survives_odd_clients(yard: Yard) -> None:
+    yard.wait(MachineSeen)
+    agent = yard.agent_pid()
+
+    def ask(line: bytes) -> bytes:
+        with socket.socket(socket.AF_UNIX) as stream:
+            stream.settimeout(10)
+            folder = os.open(yard.home / "node", os.O_RDONLY)
+            stream.connect(f"/proc/self/fd/{folder}/agent.sock")
+            os.close(folder)
+            stream.sendall(line)
+            return stream.recv(65536)
+
+    assert ask(b"no json\n") == b""
+    assert ask(b"[]\n") == b""
+    assert json.loads(ask(b'{"id":1,"op":"dance"}\n'))["error"]["code"] == "UNKNOWN_OP"
+    assert json.loads(ask(b'{"id":2,"op":"start"}\n'))["ok"] is False
+    assert json.loads(ask(b'{"id":3,"op":"forget","key":"../.."}\n'))["ok"] is False
+    bad = b'{"id":4,"op":"hello","config":{"simulate":{"TPU_8":1}}}\n'
+    assert "TPU_8" in json.loads(ask(bad))["error"]["message"]
+    assert yard.run("1.0.0", "true").report("EXITED")["cause"] is None
+    assert yard.agent_pid() == agent
 
 
 def test_caches_are_tidied_by_age(yard: Yard) -> None:
