@@ -51,7 +51,7 @@ def inside(name: str, *packages: str) -> bool:
     return any(name == package or name.startswith(package + ".") for package in packages)
 
 
-@pytest.mark.parametrize("module", ["airyard.node.runner", "airyard.node.fork_server"])
+@pytest.mark.parametrize("module", ["airyard.node.runner", "airyard.node.zygote"])
 def test_the_runner_loads_the_standard_library_core_and_node_only(module: str) -> None:
     loaded = loaded_by(module)
     third_party = sorted(name for name, is_third_party in loaded.items() if is_third_party)
