@@ -100,9 +100,9 @@ def _check_secrets(context: ServerContext, caller: Principal, workload: Workload
     held = {f"{name.scope}/{name.key}" for name in context.secrets.names(caller.name)}
     missing = sorted(wanted - held)
     if missing:
+        what = "secrets that are" if len(missing) > 1 else "a secret that is"
         raise UserError(
-            f"the workload names secret{'s' if len(missing) > 1 else ''} that {'are' if len(missing) > 1 else 'is'} "
-            f"not stored: {', '.join(missing)}",
+            f"the workload names {what} not stored: {', '.join(missing)}",
             code="SECRET_NOT_FOUND",
             details={"secrets": missing},
             fix=Fix(text="store each of them first", command=f"airyard secrets put {missing[0]}"),
