@@ -183,10 +183,10 @@ def environment_cache(folder: Path) -> Path:
 
 
 def wait_ended(client: Client, run_id: int, limit_s: float = RUN_LIMIT_S) -> Mapping[str, Any]:
-    """Return the run's document once it has ended and its log is complete or given up."""
+    """Return the run's document once it has ended and its log is complete. Raises: RuntimeError after the limit."""
     deadline = time.monotonic() + limit_s
     client.wait([run_id], timeout_s=limit_s)
-    while (run := client.get(run_id))["logs_complete"] is None:
+    while not (run := client.get(run_id))["logs_complete"]:
         if time.monotonic() > deadline:
             raise RuntimeError(f"the log of run {run_id} is not complete after {limit_s:.0f} s")
         time.sleep(0.01)
