@@ -165,13 +165,19 @@ class Preparation:
 
     def _fetch(self, tree_hash: str, stream: BinaryIO) -> None:
         """Download the archive, waiting for a server that is away."""
+
+        def write(data: bytes) -> None:
+            if self._interrupted.is_set():
+                raise Cancelled("the download of the code was interrupted")
+            stream.write(data)
+
         self._progress("code", "downloading")
         patience = Patience("code")
         while not self._interrupted.is_set():
             stream.seek(0)
             stream.truncate()
             try:
-                self._channel.download(f"code/{tree_hash}", stream, timeout_s=_DOWNLOAD_TIMEOUT_S)
+                self._channel.download(f"code/{tree_hash}", write, timeout_s=_DOWNLOAD_TIMEOUT_S)
             except ServerAway as problem:
                 patience.wait(problem)
             except (Refused, AttemptIsOver) as error:

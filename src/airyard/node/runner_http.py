@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import http.client
 import json
-import shutil
 import socket
 import ssl
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any, BinaryIO
+from collections.abc import Callable, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 PROTOCOL = 1
@@ -77,13 +76,14 @@ class Channel:
         headers = {"Content-Type": "application/octet-stream"}
         return _json(self._request("POST", path, data, headers, timeout_s))
 
-    def download(self, path: str, stream: BinaryIO, *, timeout_s: float) -> None:
-        """Write an answer's body to ``stream``. Raises: ServerAway, AttemptIsOver, Refused, OSError."""
+    def download(self, path: str, write: Callable[[bytes], object], *, timeout_s: float) -> None:
+        """Hand an answer's body to ``write``. Raises: ServerAway, AttemptIsOver, Refused; what it raises."""
         response = self._respond("GET", path, None, {}, timeout_s)
         if response.status != 200:
             _check(response.status, self._read(response))
         try:
-            shutil.copyfileobj(response, stream, _COPY_BYTES)
+            while data := response.read(_COPY_BYTES):
+                write(data)
         except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
             self.close()
             raise ServerAway(str(error)) from error
