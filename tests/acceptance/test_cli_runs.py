@@ -228,3 +228,34 @@ def test_removed_runs_are_gone(yard: Yard, tmp_path: Path) -> None:
     yard.run("run", yard.write("gone", "true"), "--watch", "--name", "gone-1")
     assert yard.run("rm", "gone-1", "-y").returncode == 0
     assert yard.run("get", "gone-1").returncode == 3
+
+
+def test_resume_is_a_new_attempt_of_the_same_run(yard: Yard) -> None:
+    file = yard.write("resumed", "echo attempt $AIRYARD_ATTEMPT\ntest $AIRYARD_ATTEMPT -ge 1")
+    assert yard.run("run", file, "--watch", "--name", "resumed-1").returncode == 1
+    done = yard.run("resume", "resumed-1", "--watch")
+    assert done.returncode == 0, done.stderr
+    run = data(yard.run("get", "resumed-1", "-o", "json"))
+    assert (run["outcome"], [attempt["outcome"] for attempt in run["attempts"]]) == (
+        "SUCCEEDED",
+        ["FAILED", "SUCCEEDED"],
+    )
+    assert yard.run("logs", "resumed-1", "--attempt", "0").stdout == "attempt 0\n"
+
+
+def test_endings_have_their_exit_codes(yard: Yard) -> None:
+    late = yard.write("late", "sleep 300", more="timeouts: {total: 2s}\n")
+    unbuildable = yard.write(
+        "unbuildable", "true", more="environment: {dependencies: [no-such-package==9.9.9]}\n"
+    )
+    missing = yard.write("missing", "no-such-command")
+    assert yard.run("run", late, "--watch").returncode == 8
+    assert yard.run("run", unbuildable, "--watch").returncode == 9
+    done = yard.run("run", missing, "--watch", "--propagate")
+    assert done.returncode == 127
+
+
+def test_housekeeping(yard: Yard) -> None:
+    assert "would be removed" in yard.run("admin", "gc", "--dry-run").stdout
+    verified = yard.run("admin", "verify")
+    assert (verified.returncode, "no difference" in verified.stdout) == (0, True), verified.stdout

@@ -77,7 +77,8 @@ def find_or_start(home: Path, *, announce: Announce, arguments: Sequence[str] = 
     """Return a proven connection to the server of this folder, started if need be.
 
     Of several that call this at once one starts it, the others wait. ``announce`` gets one line, from the
-    one that started it. ``arguments`` go to the server's command line; a running server keeps its own.
+    one that started it. ``arguments`` go to the server's command line; a running server keeps its own, and without
+    any a server that crashed is started as it was.
     Raises: UserError where no server can run; what the server says when it cannot start, else Unavailable with
     the end of its log.
     Cost: one round trip when it runs; a second or two when it starts.
@@ -151,6 +152,8 @@ def is_alive(pid: int) -> bool:
 def _start(home: Path, announce: Announce, arguments: Sequence[str]) -> HttpTransport:
     import subprocess  # here, because most commands find a server that runs
 
+    arguments = tuple(arguments) or _arguments_of_a_crashed_one(home)
+    (home / "server" / "arguments.json").write_text(json.dumps(arguments), encoding="utf-8")
     log = home / "server" / "server.log"
     with open(log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as sink:
         offset = os.fstat(sink.fileno()).st_size
@@ -174,6 +177,20 @@ def _start(home: Path, announce: Announce, arguments: Sequence[str]) -> HttpTran
         time.sleep(POLL_S)
     process.terminate()
     raise _failed(f"did not identify itself within {START_TIMEOUT_S:.0f} s", log, offset)
+
+
+def _arguments_of_a_crashed_one(home: Path) -> tuple[str, ...]:
+    """Return with what a server was started that did not end cleanly: its endpoint.json is still there.
+
+    Else the simulated nodes of a killed server would be gone, and with them what runs there.
+    """
+    if read_endpoint(home) is None:
+        return ()
+    try:
+        found = json.loads((home / "server" / "arguments.json").read_text(encoding="utf-8"))
+        return tuple(str(argument) for argument in found)
+    except (OSError, ValueError, TypeError):
+        return ()
 
 
 def _quiet_find(home: Path) -> HttpTransport | None:

@@ -76,3 +76,14 @@ def test_a_process_that_has_ended_is_not_alive_before_its_parent_looks() -> None
     process.wait()
     process.stdout.close()
     assert embedded.is_alive(os.getpid())
+
+
+def test_a_server_that_crashed_is_started_as_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    (folder / "arguments.json").write_text('["--simulate", "GPU_1xA10=2"]')
+    assert embedded._arguments_of_a_crashed_one(tmp_path) == ()  # it was stopped cleanly
+    (folder / "endpoint.json").write_text('{"url":"http://127.0.0.1:7","pid":5,"version":"1"}')
+    assert embedded._arguments_of_a_crashed_one(tmp_path) == ("--simulate", "GPU_1xA10=2")
+    (folder / "arguments.json").write_text("{")
+    assert embedded._arguments_of_a_crashed_one(tmp_path) == ()
