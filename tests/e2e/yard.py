@@ -134,7 +134,7 @@ class Yard:
     def ended(self, run_id: int, timeout: float = 60) -> dict[str, Any]:
         """Wait for a run's end, its logs included."""
         return self.until(
-            run_id, lambda run: run["state"] == "ENDED" and run["logs_complete"] is not None, timeout
+            run_id, lambda run: run["state"] == "ENDED" and run["logs_complete"] is True, timeout
         )
 
     def server_pid(self) -> int:

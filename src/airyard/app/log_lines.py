@@ -13,6 +13,7 @@ from airyard.core.ids import MemberKey
 from airyard.core.log_frames import Gap, LogRecord, LogStream
 
 MAX_LINE_BYTES = 64 * 1024
+_NEWLINE = ord("\n")
 TEXT_STREAMS = (LogStream.STDOUT, LogStream.STDERR, LogStream.AIRYARD)
 
 
@@ -123,6 +124,8 @@ class LineCutter:
         held = self._held.setdefault(record.stream, _Held())
         payload = record.payload
         while start < len(payload):
+            if len(held.data) >= MAX_LINE_BYTES and payload[start] != _NEWLINE:
+                yield self._over_long(record.stream, held)
             newline = payload.find(b"\n", start)
             end = len(payload) if newline < 0 else newline
             room = MAX_LINE_BYTES - len(held.data)
@@ -136,11 +139,8 @@ class LineCutter:
             start = end + whole
             held.after = Spot(record.seq, start)
             if whole:
-                if held.data or not held.continued:
-                    yield self._piece(record.stream, held, partial=False)
-                held.continued = False
-            elif len(held.data) >= MAX_LINE_BYTES:
-                yield self._over_long(record.stream, held)
+                # Also when nothing is left of it: who was shown its beginning must hear that it has ended.
+                yield self._piece(record.stream, held, partial=False)
 
     def _over_long(self, stream: LogStream, held: _Held) -> Piece:
         """Cut a line at its limit, between two characters: what belongs to the next one stays held."""

@@ -54,6 +54,7 @@ class LogPrinter:
         self._console = console
         self.prefixed = prefixed
         self._open: tuple[Any, ...] | None = None
+        self._interrupted: set[tuple[Any, ...]] = set()
 
     def line(self, event: Event) -> None:
         """Print one LOG object; a line that was cut goes on where it stopped. Airyard's own go to stderr."""
@@ -64,8 +65,13 @@ class LogPrinter:
             self._console.note(self._prefix(event, self._console.colour_err) + text, "dim")
             return
         if self._open != source:
+            if source in self._interrupted and not text and not event.get("partial"):
+                # Another line was printed since, which ended this one.
+                self._interrupted.discard(source)
+                return
             self.close()
             text = self._prefix(event, self._console.colour_out) + text
+        self._interrupted.discard(source)
         self._open = source if event.get("partial") else None
         self._console.write(text if event.get("partial") else text + "\n")
 
@@ -83,6 +89,7 @@ class LogPrinter:
         """End a line that was left open."""
         if self._open is not None:
             self._console.write("\n")
+            self._interrupted.add(self._open)
             self._open = None
 
     def _prefix(self, event: Event, colour: bool) -> str:

@@ -178,7 +178,9 @@ def test_following_holds_an_open_line_for_a_second() -> None:
     store.say(A, b"50%", time_ns=4 * SECOND)
     assert texts(follow.page(9, now_ns=6 * SECOND)) == ["50%"]
     store.say(A, b"\n", time_ns=7 * SECOND)
-    assert follow.page(9, now_ns=7 * SECOND) == [], "the end of a line that was shown is no empty line"
+    (end,) = follow.page(9, now_ns=7 * SECOND)
+    assert isinstance(end, LogLine)
+    assert (end.text, end.partial) == ("", False), "who was shown its beginning hears that it has ended"
     store.say(A, b"last words", time_ns=8 * SECOND)
     assert texts(follow.page(9, now_ns=8 * SECOND, ended={A})) == ["last words"]
 
