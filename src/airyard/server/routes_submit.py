@@ -36,17 +36,14 @@ async def submit_run(context: Context, caller: Caller, body: native.SubmitReques
         workload = body.workload.workload()
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"the workload is not valid: {error}") from error
-    if not body.dry_run:
-        # A dry run comes before the upload: the client says what it would send.
-        await run_in_threadpool(_check_code, context, workload)
-    await run_in_threadpool(_check_secrets, context, caller, workload)
+    source_hash = await run_in_threadpool(_prepare, context, caller, workload, body)
     warnings = [*_descriptive(workload), *await _durability(context, workload, body.allow_no_durable)]
     command = SubmitRun(
         owner=caller.name,
         workload=workload,
         idempotency_key=body.idempotency_key or f"once-{secrets.token_hex(16)}",
         tracking_off=context.tracking_off,
-        source_hash=await _stored(context, None if body.dry_run else body.source_yaml),
+        source_hash=source_hash,
     )
     if body.dry_run:
         state = await query(context, lambda control: control.state.copy())
@@ -74,10 +71,17 @@ def _committed(context: ServerContext, run_id: int) -> Run:
     return run_from(row)
 
 
-async def _stored(context: ServerContext, text: str | None) -> str:
-    if text is None:
+def _prepare(
+    context: ServerContext, caller: Principal, workload: Workload, body: native.SubmitRequest
+) -> str:
+    """Check what the workload refers to, store its file, and return the file's hash. One trip off the event loop."""
+    _check_secrets(context, caller, workload)
+    if body.dry_run:
+        return ""  # nothing is stored, and the code need not be here yet: the client says what it would send
+    _check_code(context, workload)
+    if body.source_yaml is None:
         return ""
-    return await run_in_threadpool(sources.keep, context.home / sources.FOLDER, text)
+    return sources.keep(context.home / sources.FOLDER, body.source_yaml)
 
 
 def _check_code(context: ServerContext, workload: Workload) -> None:
