@@ -116,6 +116,8 @@ class Channel:
         raise AssertionError("unreachable")
 
     def _connected(self, timeout_s: float) -> http.client.HTTPConnection:
+        if self._connection is not None and self._connection.sock is None:
+            self.close()  # the last answer said `Connection: close`, as those of a stopping server do
         if self._connection is None:
             if self._https:
                 context = ssl.create_default_context()
