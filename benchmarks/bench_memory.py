@@ -8,13 +8,14 @@ frameworks and does nothing, one that imported nothing, and the bare ``mlflow se
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -34,7 +35,6 @@ KINDS = (  # the first that its command line contains
     ("MLflow", ("mlflow",)),
     ("agent", ("airyard.node.agent", "airyard-agent")),
     ("zygote", ("zygote",)),
-    ("runner", ("runner",)),
 )
 
 
@@ -74,12 +74,20 @@ def kind_of(command: str) -> str:
 def yard_use(one: BenchYard) -> dict[str, Use]:
     """Return the use by kind, and all together under ``all``."""
     found: dict[str, Use] = {}
+    runners = runner_pids(one.home)
     for pid, command in one.processes().items():
         with suppress(OSError):
-            use = use_of(pid)
-            for kind in (kind_of(command), "all"):
-                found[kind] = found.get(kind, NOTHING) + use
-    return found
+            kind = "runner" if pid in runners else kind_of(command)
+            found[kind] = found.get(kind, NOTHING) + use_of(pid)
+    return found | {"all": sum(found.values(), NOTHING)}
+
+
+def runner_pids(home: Path) -> set[int]:
+    """Return the runners' numbers: forked from the zygote, they have its command line."""
+    return {
+        int(json.loads(file.read_text())["pid"])
+        for file in (home / "node" / "attempts").glob("*/runner.json")
+    }
 
 
 def show(title: str, found: dict[str, Use]) -> None:
@@ -136,9 +144,8 @@ def bare_mlflow(folder: Path) -> Use:
         return total
 
 
-def wait_until(condition: object, peer: subprocess.Popen[bytes]) -> None:
+def wait_until(condition: Callable[[], bool], peer: subprocess.Popen[bytes]) -> None:
     """Poll until true. Raises: RuntimeError when the peer ended or took too long."""
-    assert callable(condition)
     deadline = time.monotonic() + START_LIMIT_S
     while not condition():
         if peer.poll() is not None or time.monotonic() > deadline:
