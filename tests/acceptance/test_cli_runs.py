@@ -259,3 +259,12 @@ def test_housekeeping(yard: Yard) -> None:
     assert "would be removed" in yard.run("admin", "gc", "--dry-run").stdout
     verified = yard.run("admin", "verify")
     assert (verified.returncode, "no difference" in verified.stdout) == (0, True), verified.stdout
+
+
+def test_a_member_that_ends_early_takes_no_sibling_along(yard: Yard) -> None:
+    file = yard.write(
+        "early", "sleep $NODE_RANK; sleep $NODE_RANK; echo bye", accelerator="GPU_1xA10", count=2
+    )
+    done = yard.run("run", file, "--watch")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[n0] bye", "[n1] bye"]

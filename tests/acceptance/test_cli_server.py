@@ -63,3 +63,17 @@ def test_a_stale_endpoint_is_no_obstacle_and_a_failed_start_is_told(own_yard: Ya
     failed = own_yard.run("list")
     assert failed.returncode == 2
     assert "config.toml is not a valid configuration" in failed.stderr
+
+
+def test_a_watch_outlives_a_clean_restart_of_the_server(own_yard: Yard) -> None:
+    file = own_yard.write("kept", "for i in $(seq 120); do echo line $i; sleep 0.05; done")
+    watch = own_yard.spawn("run", file, "--watch")
+    assert watch.stdout is not None
+    head = [watch.stdout.readline() for _ in range(20)]
+    kept = own_yard.run("down", "--keep-runs")
+    assert (kept.returncode, "its runs go on" in kept.stdout) == (0, True), kept.stderr
+    assert own_yard.run("up").returncode == 0
+    out, err = watch.communicate(timeout=90)
+    assert watch.returncode == 0, err
+    assert "retry" not in err
+    assert "".join(head) + out == "".join(f"line {number}\n" for number in range(1, 121))

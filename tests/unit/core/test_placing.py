@@ -23,8 +23,8 @@ def test_a_gang_is_placed_whole_with_ports_cookies_and_starts() -> None:
     assert yard.run(1).simulated
     starts = [action for action in decision.actions if isinstance(action, StartMember)]
     assert {(s.machine, s.epoch, s.cookie) for s in starts} == {
-        ("a", 1, attempt.cookie),
-        ("b", 1, attempt.cookie),
+        ("a", 1, f"0.{attempt.cookie}"),
+        ("b", 1, f"1.{attempt.cookie}"),
     }
 
 

@@ -79,7 +79,7 @@ def _place(
     number = len(run.attempts)
     cookie = f"{run.run_id}.{number}.{now_ms:x}.{state.epoch}"
     port = pick_port(ports, start.seats[0].machine, run.run_id + number)
-    tracked = run.workload.tracking.enabled
+    tracked = run.workload.tracking.enabled and not run.tracking_off
     attempt = Attempt(
         run_id=run.run_id,
         number=number,
@@ -110,7 +110,8 @@ def start_member(attempt: Attempt, member: Member) -> StartMember:
         node=member.node,
         devices=member.devices,
         epoch=attempt.epoch,
-        cookie=attempt.cookie,
+        # One a member: by its cookie the rest of a member is found and killed, never a sibling on the machine.
+        cookie=f"{member.index}.{attempt.cookie}",
     )
 
 
