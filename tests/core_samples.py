@@ -136,6 +136,7 @@ RUN = Run(
     cause=Cause.NODE,
     failure=FAILURE,
     source_hash="ab",
+    tracking_off=True,
     version=9,
 )
 

@@ -31,7 +31,8 @@ def report_of(item: Mapping[str, Any], offset_ns: int, now_ms: int) -> Report:
             return Report(number=number, kind=kind, at_ms=at_ms, port=int(item["port"]))
         if kind is ReportKind.CHECKPOINT:
             saved = Checkpoint(step=int(item["step"]), path=str(item["path"]), at_ms=at_ms)
-            return Report(number=number, kind=kind, at_ms=at_ms, checkpoint=saved)
+            last = bool(item.get("last"))
+            return Report(number=number, kind=kind, at_ms=at_ms, checkpoint=saved, last=last)
         if kind is ReportKind.EXITED:
             return Report(number=number, kind=kind, at_ms=at_ms, exit=exit_of(item, at_ms))
         if kind is ReportKind.LOGS_CLOSED:

@@ -138,6 +138,8 @@ class Report:
     prepared: Mapping[str, int] = field(default_factory=dict)
     port: int = 0
     checkpoint: Checkpoint | None = None
+    last: bool = False
+    """Of a checkpoint: the member's last one, said before its end."""
     exit: Exit | None = None
     logs: LogClose | None = None
 
@@ -162,9 +164,14 @@ class TrackingAnswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time has passed; deadlines are looked at. ``tracker_starting`` lengthens the wait for MLflow."""
+    """Time has passed; deadlines are looked at.
+
+    ``tracker_starting`` lengthens the wait for MLflow; ``tracker_ready_ms`` is when it had started, if it just did: the
+    short wait counts from then.
+    """
 
     tracker_starting: bool = False
+    tracker_ready_ms: int = 0
 
 
 Command = (

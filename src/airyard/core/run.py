@@ -268,6 +268,7 @@ class Run:
     state: RunState
     submitted_ms: int
     queued_ms: int
+    tracking_off: bool = False
     simulated: bool = False
     attempts: tuple[Attempt, ...] = ()
     retries_spent: int = 0

@@ -106,6 +106,8 @@ class RunnerState:
     lease_until_ms: int | None = None
     next_number: int = 1
     outbox: tuple[Report, ...] = ()
+    checkpoint: Mapping[str, Any] | None = None
+    """The newest one seen; said once more before the end, since the server keeps few of those in between."""
     exited: Report | None = None
     logs: Report | None = None
     shipped: bool = False
@@ -336,7 +338,7 @@ def _on_checkpoint(state: RunnerState, event: CheckpointSeen, now_ms: int) -> St
     if state.phase not in (Phase.RUNNING, Phase.REAPING):
         return state, []
     body = {"step": event.step, "path": event.path, "time": event.time}
-    state, report = _report(state, "CHECKPOINT", body, now_ms)
+    state, report = _report(replace(state, checkpoint=body), "CHECKPOINT", body, now_ms)
     return state, [report]
 
 
@@ -368,10 +370,15 @@ def _on_tree_gone(state: RunnerState, event: TreeGone, now_ms: int) -> Step:
         "fingerprint": verdict.fingerprint,
         "duration_ms": ending.duration_ms,
     }
+    said: list[Instruction] = []
+    if state.checkpoint is not None:
+        state, last = _report(state, "CHECKPOINT", {**state.checkpoint, "last": True}, now_ms)
+        said.append(last)
     state, report = _report(state, "EXITED", body, now_ms)
     state = replace(state, phase=Phase.CLOSING, exited=report)
     # The record comes first: a report that arrives without it would be unprovable after a crash.
-    return state, [WriteExitRecord(exited=report.as_json(), logs=None, delivered=False), report, CloseLogs()]
+    record = WriteExitRecord(exited=report.as_json(), logs=None, delivered=False)
+    return state, [record, *said, report, CloseLogs()]
 
 
 def _ending(state: RunnerState) -> Ending:

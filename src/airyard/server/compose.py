@@ -80,7 +80,7 @@ class Server:
         folder = self._premises.folder
         with contextlib.ExitStack() as parts:
             changes = ChangeFeed()
-            tracking = TrackingParts(self._config.tracking.uri, folder / "mlflow")
+            tracking = TrackingParts(self._config.tracking.uri, folder / "mlflow", self._clock.now_ms)
             logs = FileLogStore(folder / "logs")
             gatekeeper = Gatekeeper(
                 owner=getpass.getuser(),
@@ -102,7 +102,7 @@ class Server:
                 clock=self._clock,
                 do=effects.do,
                 changes=changes,
-                tracker_starting=lambda: tracking.starting,
+                tick=tracking.tick,
             )
             tracking.start()
             parts.callback(tracking.stop)

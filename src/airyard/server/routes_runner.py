@@ -24,6 +24,7 @@ from airyard.core.errors import AiryardError, Conflict, Denied, UserError
 from airyard.core.ids import MemberKey
 from airyard.core.run import Attempt, LogClose, Member, MemberPhase, Run
 from airyard.server.context import ServerContext
+from airyard.server.wakeups import Wakeups
 
 PROTOCOL = 1
 OLDEST_PROTOCOL = 1
@@ -125,23 +126,15 @@ async def _wait_for_orders(
     context: ServerContext, desk: OrderDesk, key: MemberKey, after: int, wait_s: float
 ) -> list[dict[str, Any]]:
     """Return the orders after a number, as soon as there are any, or none after ``wait_s``."""
-    events = asyncio.get_running_loop()
-    changed = asyncio.Event()
-    unsubscribe = context.changes.subscribe(key.run_id, lambda: events.call_soon_threadsafe(changed.set))
-    deadline = events.time() + wait_s
-    try:
+    deadline_s = time.monotonic() + wait_s
+    with Wakeups(context.changes, [key.run_id]) as changed:
         while True:
             changed.clear()
             found = await _orders_now(context, desk, key, after)
-            left_s = deadline - events.time()
+            left_s = deadline_s - time.monotonic()
             if found or left_s <= 0:
                 return found
-            try:
-                await asyncio.wait_for(changed.wait(), left_s)
-            except TimeoutError:
-                pass
-    finally:
-        unsubscribe()
+            await changed.wait(left_s)
 
 
 async def _orders_now(

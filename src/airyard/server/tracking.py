@@ -18,6 +18,7 @@ from airyard.adapters.mlflow_server import EmbeddedMlflow
 from airyard.adapters.tracking_off import NullTracker
 from airyard.adapters.tracking_spool import SpoolReplayer, WriteSpool
 from airyard.adapters.tracking_worker import TrackingWorker
+from airyard.core.commands import Tick
 from airyard.ports.tracker import Tracker, TrackerKind
 from airyard.server.context import Principal
 from airyard.server.mlflow_policy import AttemptScope
@@ -30,7 +31,9 @@ EMBEDDED = "embedded"
 class TrackingParts:
     """The tracker, its worker, and the way to MLflow under ``/mlflow``."""
 
-    def __init__(self, uri: str, folder: Path) -> None:
+    def __init__(self, uri: str, folder: Path, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._ready_ms = 0
         self.off = uri == OFF
         self._embedded: EmbeddedMlflow | None = None
         self._spool: WriteSpool | None = None
@@ -54,14 +57,15 @@ class TrackingParts:
         self._replayer = SpoolReplayer(self._spool, self._endpoint)
 
     def _on_up(self) -> None:
+        self._ready_ms = self._now_ms()
         self.worker.retry_now()
         if self._replayer is not None:
             self._replayer.poke()
 
-    @property
-    def starting(self) -> bool:
-        """True while the embedded MLflow has not answered yet."""
-        return self._embedded is not None and self._embedded.state().kind is TrackerKind.STARTING
+    def tick(self) -> Tick:
+        """Return the loop's tick: whether the embedded MLflow is still starting, or since when it has started."""
+        starting = self._embedded is not None and self._embedded.state().kind is TrackerKind.STARTING
+        return Tick(tracker_starting=starting, tracker_ready_ms=self._ready_ms)
 
     def start(self) -> None:
         """Start the embedded MLflow (not waited for), the worker and the replay of spooled writes."""

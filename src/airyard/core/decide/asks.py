@@ -79,6 +79,7 @@ def _new_run(run_id: int, command: SubmitRun, spec_hash: str, now_ms: int) -> Ru
         idempotency_key=command.idempotency_key,
         task_key="main",
         state=RunState.QUEUED,
+        tracking_off=command.tracking_off,
         submitted_ms=now_ms,
         queued_ms=now_ms,
         source_hash=command.source_hash,

@@ -101,10 +101,13 @@ def _on_started(draft: Draft, attempt: Attempt, member: Member, report: Report) 
 
 
 def _on_checkpoint(draft: Draft, attempt: Attempt, member: Member, report: Report) -> None:
-    last = attempt.checkpoint_journalled_ms
     if report.checkpoint is None or member.index != 0:
         return
-    if last is not None and draft.now_ms - last < CHECKPOINT_PERIOD_MS and attempt.stop is None:
+    if report.last and attempt.checkpoint is not None and attempt.checkpoint.step == report.checkpoint.step:
+        return
+    before_ms = attempt.checkpoint_journalled_ms
+    recent = before_ms is not None and draft.now_ms - before_ms < CHECKPOINT_PERIOD_MS
+    if recent and not report.last and attempt.stop is None:
         return
     draft.emit(
         CheckpointAcknowledged(

@@ -86,10 +86,13 @@ def _total_passed(run: Run, now_ms: int) -> bool:
 def _live(draft: Draft, attempt: Attempt, command: Tick) -> None:
     now_ms = draft.now_ms
     if attempt.tracking.state is TrackingState.PENDING:
-        wait_ms = TRACKING_START_WAIT_MS if command.tracker_starting else TRACKING_WAIT_MS
-        if now_ms - attempt.placed_ms >= wait_ms:
-            late = Tracking(state=TrackingState.DEFERRED, detail="the tracking server did not answer in time")
-            draft.emit(TrackingChanged(run_id=attempt.run_id, attempt=attempt.number, tracking=late))
+        since_ms = max(attempt.placed_ms, command.tracker_ready_ms)
+        late = now_ms - since_ms >= TRACKING_WAIT_MS and not command.tracker_starting
+        if late or now_ms - attempt.placed_ms >= TRACKING_START_WAIT_MS:
+            deferred = Tracking(
+                state=TrackingState.DEFERRED, detail="the tracking server did not answer in time"
+            )
+            draft.emit(TrackingChanged(run_id=attempt.run_id, attempt=attempt.number, tracking=deferred))
             advance(draft)
     present = draft.run.attempts[attempt.number]
     if not present.live:
