@@ -108,7 +108,10 @@ class TextWatch:
         self._last = ""
 
     def event(self, event: Event) -> None:
-        """Show one stream object; unknown kinds are news from a newer server and pass silently."""
+        """Show one stream object.
+
+        Alerts are for programs: a person has just read the line itself. Unknown kinds are news from a newer server.
+        """
         handler = getattr(self, f"_on_{event['type'].lower()}", None)
         if handler is not None:
             handler(event)
@@ -128,11 +131,6 @@ class TextWatch:
         self._last = line
         self._printer.close()
         self._console.note(f"run {run['run_id']}: {line}", "dim")
-
-    def _on_alert(self, event: Event) -> None:
-        self._printer.close()
-        where = f" on node {event['node']}" if event.get("node") is not None else ""
-        self._console.note(f"alert: {event.get('kind')}{where}", "yellow")
 
     def _on_retry(self, event: Event) -> None:
         self._printer.close()

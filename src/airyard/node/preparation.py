@@ -29,6 +29,8 @@ from airyard.node.launch import Places
 from airyard.node.runner_http import AttemptIsOver, Channel, Patience, Refused, ServerAway
 from airyard.node.uv import DiskFull, DownloadFailed, ResolveFailed
 
+_CHATTER = ("+ ", "Using ", "Activate with", "Creating virtual environment")
+"""How uv's lines begin that nobody needs in a run's log; the lock of an environment lies beside it."""
 _DOWNLOAD_TIMEOUT_S = 60.0
 _OOM_SCORE = "500"
 """Of 1000; any process may make itself a likelier victim."""
@@ -272,7 +274,8 @@ class _Narrator:
             self._begun = True
             self._note(self._title)
         self._progress("environment", text)
-        self._note(text)
+        if not text.lstrip().startswith(_CHATTER):
+            self._note(text)
 
 
 def remove_tree(path: Path) -> None:
