@@ -61,7 +61,9 @@ def test_a_seed_is_the_same_world_in_every_process() -> None:
     """Neither the hash seed nor an earlier simulation in the process may change a journal."""
     here = [simulate(seed).journal_hash for seed in (11, 3, 11)]
     assert here[0] == here[2]
-    program = "from airyard.sim.world import simulate; print(simulate(11).journal_hash, simulate(3).journal_hash)"
+    program = (
+        "from airyard.sim.world import simulate; print(simulate(11).journal_hash, simulate(3).journal_hash)"
+    )
     for hash_seed in ("1", "4242"):
         answer = subprocess.run(
             [sys.executable, "-c", program],

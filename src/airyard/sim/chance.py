@@ -26,6 +26,7 @@ class Fault(Enum):
 
     RUNNER_KILLED = "runner killed"
     RUNNER_PAUSED = "runner stopped for a while"
+    RUNNER_HUNG = "runner stopped for ever"
     MACHINE_CRASH = "machine restarted"
     AGENT_RESTART = "agent restarted"
     LINK_CUT = "agent link cut"

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from airyard.sim.server import SimServer
     from airyard.sim.world import World
 
+FOR_EVER_MS = 10**12
+
 
 class Injector:
     """One world's bad luck."""
@@ -29,6 +31,7 @@ class Injector:
         self._acts: dict[Fault, Callable[[SimMachine], None]] = {
             Fault.RUNNER_KILLED: self._kill_runner,
             Fault.RUNNER_PAUSED: self._pause_runner,
+            Fault.RUNNER_HUNG: self._hang_runner,
             Fault.MACHINE_CRASH: self._crash,
             Fault.AGENT_RESTART: self._restart_agent,
             Fault.LINK_CUT: self._cut_link,
@@ -70,6 +73,15 @@ class Injector:
             runner = self._chance.pick(living).runner
             assert runner is not None
             runner.pause(self._chance.between(100, 90_000))
+
+    def _hang_runner(self, machine: SimMachine) -> None:
+        living = machine.live_folders()
+        if living and self._chance.roll(0.5):
+            self._chance.note(Fault.RUNNER_HUNG)
+            folder = self._chance.pick(living)
+            assert folder.runner is not None
+            folder.runner.pause(FOR_EVER_MS)
+            self._world.people.hung.add(folder.action.key.run_id)
 
     def _crash(self, machine: SimMachine) -> None:
         if machine.up:

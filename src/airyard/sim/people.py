@@ -53,7 +53,11 @@ RESUMES = 3
 
 
 class People:
-    """Everybody who talks to the server. ``busy`` counts requests that have not been answered for good."""
+    """Everybody who talks to the server.
+
+    ``busy`` counts requests that have not been answered for good. ``endless`` and ``hung`` name runs that only a cancel
+    ends: their command never does, or a runner of theirs says nothing any more.
+    """
 
     def __init__(self, setting: Setting, network: Network) -> None:
         self._setting = setting
@@ -61,6 +65,7 @@ class People:
         self._resumes = 0
         self.busy = 0
         self.endless: set[int] = set()
+        self.hung: set[int] = set()
 
     def arrive(self, count: int, within_ms: int) -> None:
         """Spread submissions over a time."""

@@ -15,7 +15,7 @@ from airyard.core import codec, events, invariants
 from airyard.core.actions import StartMember
 from airyard.core.events import Recorded
 from airyard.core.ids import MemberKey
-from airyard.core.run import MemberPhase, Outcome, Run, RunState
+from airyard.core.run import MemberPhase, Outcome, Run, RunState, StopReason
 from airyard.core.state import ClusterState
 from airyard.sim.setting import Broken, Setting
 
@@ -32,6 +32,7 @@ class Truth:
         self.state = ClusterState()
         self.logs: dict[MemberKey, int] = {}
         self.ended: dict[int, Run] = {}
+        self.hung: set[int] = set()
         self._holders: dict[tuple[str, int], MemberKey] = {}
         self._trees: dict[MemberKey, StartMember] = {}
         self._ends: dict[MemberKey, RealEnd] = {}
@@ -97,6 +98,14 @@ class Truth:
             seen[f"run: {event.outcome.value}"] += 1
         elif isinstance(event, events.StopOrdered):
             seen[f"stop: {event.stop.reason.value}"] += 1
+            self._lateness(event)
+
+    def _lateness(self, event: events.StopOrdered) -> None:
+        """No start, report or GO may be lost for half an hour: each is made again long before."""
+        run = self.state.runs[event.run_id]
+        late = event.stop.reason is StopReason.NOT_READY and run.workload.timeouts.environment_s is None
+        if late and event.run_id not in self.hung:
+            raise Broken(f"attempt {event.run_id}.{event.attempt} was not ready in time, and nothing hung")
 
     def _judgement(self, event: events.AttemptEnded) -> None:
         """Compare the verdict on a gang with what its processes really did."""

@@ -59,6 +59,7 @@ class World:
         self._server: SimServer | None = None
         self.network = Network(self.setting, lambda: self.server)
         self.people = People(self.setting, self.network)
+        self.truth.hung = self.people.hung
         self.machines = [self._machine(name, nodes) for name, nodes in _yard(self.setting.chance)]
         self._closing = False
 
@@ -165,7 +166,7 @@ class World:
 
     def _nag(self) -> None:
         """People end what would never end by itself."""
-        for run_id in sorted(self.people.endless):
+        for run_id in sorted(self.people.endless | self.people.hung):
             if run_id in self.truth.state.runs:
                 self.people.cancel(run_id)
         for node in self.truth.state.nodes.values():

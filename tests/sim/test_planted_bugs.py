@@ -1,0 +1,132 @@
+"""Bugs are planted in the production code, one at a time: the simulator must find each within a few seeds.
+
+A simulator that finds nothing may be blind; this shows what it sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from airyard.app.control import Control
+from airyard.core.commands import ReportKind
+from airyard.core.decide import gang, judge, members, placing, timers
+from airyard.core.run import MemberPhase
+from airyard.core.state import ClusterState
+from airyard.node import machine
+from airyard.sim.chance import Fault
+from airyard.sim.world import simulate
+
+SEEDS = range(60)
+Plant = Callable[[], Any]
+
+
+def go_when_one_is_ready() -> Any:
+    def early(draft: Any, attempt: Any) -> None:
+        ready = [m for m in attempt.members if m.phase is MemberPhase.READY]
+        if attempt.state.value == "PREPARING" and ready:
+            draft.emit(
+                gang.AttemptReleased(
+                    run_id=attempt.run_id, attempt=attempt.number, address="x", port=attempt.port
+                )
+            )
+
+    return patch.object(gang, "_release_when_ready", early)
+
+
+def exit_0_at_a_stop_is_success() -> Any:
+    return patch.object(judge, "_succeeded", lambda exit_: exit_ is not None and exit_.cause is None)
+
+
+def stopping_frees_the_devices() -> Any:
+    """Devices are given away when the stop is ordered, not when the processes are gone."""
+
+    def bookings(self: ClusterState) -> dict[str, dict[int, int]]:
+        out: dict[str, dict[int, int]] = {}
+        for run, attempt in self.live_attempts():
+            for member in attempt.members:
+                if not member.released and attempt.stop is None:
+                    out.setdefault(member.node, {}).update(dict.fromkeys(member.devices, run.run_id))
+        return out
+
+    return patch.object(ClusterState, "bookings", bookings)
+
+
+def lost_starts_stay_lost() -> Any:
+    return patch.object(members, "start_member", lambda attempt, member: members.ForgetMember(
+        key=attempt.member_key(member.index), machine=member.machine
+    ))  # fmt: skip
+
+
+def exits_are_acknowledged_and_dropped() -> Any:
+    handlers = {**members._HANDLERS, ReportKind.EXITED: lambda *_: None}
+    return patch.object(members, "_HANDLERS", handlers)
+
+
+def nothing_kills_the_deaf() -> Any:
+    return patch.object(timers, "_kill_the_deaf", lambda draft, attempt: None)
+
+
+def the_commit_checks_nothing() -> Any:
+    return patch.object(placing, "_still_holds", lambda *_: True)
+
+
+def a_plan_is_made_once() -> Any:
+    original = Control._note_plans
+
+    def note(self: Control, commands: Any) -> None:
+        original(self, commands)
+        self._next_backoff_ms = None
+
+    return patch.object(Control, "_note_plans", note)
+
+
+def the_tree_outlives_its_report() -> Any:
+    """EXITED is said when the main process ends, not when nothing is left."""
+
+    def on_exited(state: Any, event: Any, now_ms: int) -> Any:
+        if state.phase not in (machine.Phase.LAUNCHING, machine.Phase.RUNNING):
+            return state, []
+        state = replace(state, phase=machine.Phase.REAPING, exit=event, exited_ms=now_ms, started=True)
+        return machine._on_tree_gone(state, machine.TreeGone(), now_ms)
+
+    return patch.dict(machine._HANDLERS, {machine.ProcessExited: on_exited})
+
+
+PLANTS = [
+    go_when_one_is_ready,
+    exit_0_at_a_stop_is_success,
+    stopping_frees_the_devices,
+    lost_starts_stay_lost,
+    exits_are_acknowledged_and_dropped,
+    nothing_kills_the_deaf,
+    the_commit_checks_nothing,
+    a_plan_is_made_once,
+    the_tree_outlives_its_report,
+]
+
+
+@contextmanager
+def planted(plant: Plant) -> Iterator[None]:
+    with plant():
+        yield
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found(plant: Plant) -> None:
+    with planted(plant):
+        for seed in SEEDS:
+            outcome = simulate(seed, step_limit=30_000)
+            if outcome.problem:
+                assert outcome.tail
+                return
+    pytest.fail(f"{len(SEEDS)} seeds did not notice: {plant.__name__}")
+
+
+def test_every_fault_has_a_name_of_its_own() -> None:
+    assert len({fault.value for fault in Fault}) == len(Fault)
