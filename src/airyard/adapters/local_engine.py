@@ -66,6 +66,7 @@ class LocalEngine:
         self._sent: dict[int, tuple[str, str]] = {}
         self._next_id = 1
         self._closing = False
+        self._renewing = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="local-engine", daemon=True)
 
@@ -100,6 +101,11 @@ class LocalEngine:
     def forget(self, action: ForgetMember) -> None:
         """See ``Engine``."""
         self._ask("forget", action.key)
+
+    def renew(self) -> None:
+        """See ``Engine``."""
+        self._renewing = True
+        self._wake()
 
     def warm(self, base: Mapping[str, Any]) -> None:
         """See ``Engine``."""
@@ -224,12 +230,16 @@ class LocalEngine:
         stream.settimeout(_HELLO_TIMEOUT_S)
         stream.sendall(self._hello_line())
         self._send_all_again()
-        greeted = False
+        greeted = self._renewing = False
         buffer = bytearray()
         with selectors.DefaultSelector() as selector:
             selector.register(stream, selectors.EVENT_READ)
             selector.register(self._wake_read, selectors.EVENT_READ)
             while not self._closing:
+                if greeted and self._renewing:
+                    # Requests wait until the answer is told: a member started meanwhile would not be in it.
+                    greeted = self._renewing = False
+                    stream.sendall(self._hello_line())
                 if greeted and (lines := self._take_unsent()):
                     stream.sendall(lines)
                 ready = {key.fileobj for key, _ in selector.select()}
@@ -244,7 +254,7 @@ class LocalEngine:
                     while (end := buffer.find(b"\n")) >= 0:
                         message = json.loads(bytes(buffer[:end]))
                         del buffer[: end + 1]
-                        greeted = self._on_message(message, stream) or greeted
+                        greeted = self._on_message(message) or greeted
 
     def _hello_line(self) -> bytes:
         hello = {
@@ -256,12 +266,12 @@ class LocalEngine:
         }
         return json.dumps(hello).encode() + b"\n"
 
-    def _on_message(self, message: Mapping[str, Any], stream: socket.socket) -> bool:
+    def _on_message(self, message: Mapping[str, Any]) -> bool:
         """Deal with one line; True for the answer to hello."""
         event = message.get("event")
         if event == "nodes":
             # The loop wants the whole picture, so it is asked for again.
-            stream.sendall(self._hello_line())
+            self._renewing = True
         elif event is not None:
             self._on_push(str(event), message)
         elif message["id"] == 0:
@@ -286,7 +296,8 @@ class LocalEngine:
             return
         key = MemberKey.parse(name[1])
         text = str(message["error"]["message"])
-        self._tell(MemberGone(seen=self._died(key, "PLATFORM", f"the member was not started: {text}")))
+        cause = "STORAGE" if message["error"].get("code") == "NODE_DISK_FULL" else "PLATFORM"
+        self._tell(MemberGone(seen=self._died(key, cause, f"the member was not started: {text}")))
 
     # --- facts
 

@@ -31,7 +31,7 @@ from airyard.node.chores import tidy, warm
 from airyard.node.containment import detect
 from airyard.node.exit_record import boot_id, write_json_by_rename
 from airyard.node.inventory import Inventory, Node, Offer, host_name, open_nvml
-from airyard.node.log_rest import ship_rest
+from airyard.node.log_rest import close_unwritten, ship_rest
 from airyard.node.sampling import EVERY_S, Sampled, Sampler
 from airyard.node.zygote import Zygote, ZygoteGone
 
@@ -72,6 +72,7 @@ class Agent:
         self._watched: dict[str, int] = {}
         self._shipping: set[str] = set()
         self._forgotten: set[str] = set()
+        self._unstarted: set[str] = set()  # known to have written nothing
         self._workers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="work")
         self._done: deque[Callable[[], None]] = deque()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -281,7 +282,9 @@ class Agent:
         answer = self._fork(request)
         if "error" in answer:
             self._attempts.forget(key)
-            raise Refusal("START_FAILED", f"no runner for {key}: {answer['error']}")
+            self._unstarted.add(key)
+            code = "NODE_DISK_FULL" if answer.get("disk_full") else "START_FAILED"
+            raise Refusal(code, f"no runner for {key}: {answer['error']}")
         self._take_up(
             Attempt(
                 key=key,
@@ -335,11 +338,14 @@ class Agent:
     def _ship(self, _: Connection, request: dict[str, Any]) -> dict[str, Any]:
         key = str(request["key"])
         known = self._known.get(key)
+        url, token = str(request["server_url"]), str(request["token"])
+        if key in self._unstarted:
+            self._later(lambda: close_unwritten(key, url, token), lambda _: None)
+            return {}
         if known is None or known.state is Seen.ALIVE or key in self._shipping:
             return {}
         self._shipping.add(key)
         folder = self._attempts.folder(key)
-        url, token = str(request["server_url"]), str(request["token"])
         self._later(lambda: ship_rest(folder, url, token), lambda _: self._shipping.discard(key))
         return {}
 
@@ -352,6 +358,7 @@ class Agent:
             self._forgotten.add(key)
             return {}
         self._known.pop(key, None)
+        self._unstarted.discard(key)
         self._forgotten.discard(key)
         self._later(lambda: self._attempts.forget(key), lambda _: None)
         return {}

@@ -40,6 +40,26 @@ def ship_rest(folder: AttemptFolder, server_url: str, token: str) -> bool:
         os.close(lock)
 
 
+def close_unwritten(key: str, server_url: str, token: str) -> bool:
+    """Send LOGS_CLOSED for a runner that never came to be; False when the server did not take it in time."""
+    channel = Channel(server_url, token)
+    deadline = time.monotonic() + GIVE_UP_S
+    patience = Patience(f"log of {key}")
+    try:
+        while time.monotonic() < deadline:
+            try:
+                _close({"last_seq": -1, "sha256": ""}, channel)
+            except (ServerAway, Refused) as problem:
+                patience.wait(problem)
+            else:
+                return True
+        return False
+    except AttemptIsOver:
+        return True
+    finally:
+        channel.close()
+
+
 def _ship(folder: AttemptFolder, channel: Channel) -> bool:
     closed = (folder.exit() or {}).get("logs")
     spool = LogSpool(_existing(folder.spool)) if closed is None else None

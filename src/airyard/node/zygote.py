@@ -10,6 +10,7 @@ one request at a time; tokens pass through memory only. It ends when the agent's
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import json
 import os
@@ -134,6 +135,7 @@ def _fork_runner(request: dict[str, Any], warm: _Warm) -> dict[str, Any]:
 def _become_runner(request: dict[str, Any], warm: _Warm, word_fd: int) -> None:
     """Never returns: the middle process leaves, the one below it runs the member."""
     status = 1
+    told = False
     try:
         os.setsid()
         if os.fork() != 0:
@@ -155,14 +157,21 @@ def _become_runner(request: dict[str, Any], warm: _Warm, word_fd: int) -> None:
         if lock is None:
             os.write(word_fd, json.dumps({"error": "another runner holds the attempt folder"}).encode())
             return
+        told = True
         os.write(word_fd, json.dumps({"pid": os.getpid()}).encode())
         os.close(word_fd)
         serve(spec, warm.containment, overlay_works=warm.overlay_works)
         status = 0
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        if not told:
+            full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+            word = {"error": f"{type(error).__name__}: {error}", "disk_full": full}
+            os.write(word_fd, json.dumps(word).encode())
+        with contextlib.suppress(OSError):  # the log may lie on a full disk
+            traceback.print_exc()
     finally:
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
         os._exit(status)
 
 

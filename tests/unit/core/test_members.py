@@ -122,9 +122,12 @@ def test_a_runner_that_died_is_lost_and_its_log_is_asked_for() -> None:
     assert acts(decision) == ["ShipLogs"]
     assert yard.poll("1.0.0").over
     assert yard.report("1.0.0", "EXITED", exit=ended()).reply == Acknowledged(number=0, over=True)
-    assert kinds(yard.report("1.0.0", "LOGS_CLOSED", logs=c.LogClose(last_seq=1, sha256=""))) == [
-        "MemberLogsClosed"
-    ]
+    # The agent says it in the dead runner's place, and knows no epoch.
+    closed = c.Report(
+        number=10**9, kind=c.ReportKind.LOGS_CLOSED, at_ms=0, logs=c.LogClose(last_seq=1, sha256="")
+    )
+    by_agent = c.MemberReports(key=MemberKey(1, 0, 0), epoch=0, reports=(closed,))
+    assert kinds(yard.do(by_agent)) == ["MemberLogsClosed"]
     assert kinds(yard.gone("1.0.0")) == []
     yard.exit("1.0.1", Cause.CANCELLED, stop_reason="MEMBER_FAILED")
     assert (yard.attempt(1).outcome, yard.attempt(1).cause) == (Outcome.LOST, Cause.NODE)

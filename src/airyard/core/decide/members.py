@@ -48,10 +48,11 @@ def reports(state: ClusterState, command: MemberReports, now_ms: int) -> Decisio
     Replies ``over`` when the attempt is not known or of another epoch: the runner is a stranger and must stop.
     """
     found = state.member(command.key)
-    if found is None or found[1].epoch != command.epoch:
+    # The end of a log may come from the agent, in place of a runner that died: it knows no epoch.
+    closing = bool(command.reports) and all(r.kind is ReportKind.LOGS_CLOSED for r in command.reports)
+    if found is None or (found[1].epoch != command.epoch and not closing):
         return Decision(reply=Acknowledged(number=0, over=True))
     run, attempt, member = found
-    closing = bool(command.reports) and all(r.kind is ReportKind.LOGS_CLOSED for r in command.reports)
     if member.phase is MemberPhase.LOST and not closing:
         # Declared dead and its devices given away: it may finish its log, but nothing it does counts any more.
         return Decision(reply=Acknowledged(number=0, over=True))
@@ -203,25 +204,20 @@ def _settle_seen(state: ClusterState, seen: SeenMember, machine: str, now_ms: in
 
 
 def _settle_unseen(state: ClusterState, key: MemberKey, now_ms: int) -> Decision:
-    """A member that the agent does not hold was never started, or is gone without a trace."""
+    """A member that the agent did not list was never started, or is gone without a trace.
+
+    The list may be older than the member: what is said to be gone is killed, so that its agent proves the end.
+    """
     found = state.member(key)
     if found is None or found[2].released:
         return Decision()
     _, attempt, member = found
-    never_started = member.phase is MemberPhase.STARTING
-    if never_started and attempt.stop is None:
+    if member.phase is MemberPhase.STARTING and attempt.stop is None:
         return Decision(actions=(start_member(attempt, member),))
-    lost = Exit(
-        code=None,
-        signal=None,
-        started=member.phase is MemberPhase.RUNNING,
-        cause=Cause.PLATFORM,
-        message="it was told to stop before its runner was started"
-        if never_started
-        else f"the agent of {member.machine} holds nothing of it any more",
-        at_ms=now_ms,
+    gone = KillMember(
+        key=key, machine=member.machine, reason=f"the agent of {member.machine} did not list it"
     )
-    return member_gone(state, MemberGone(seen=SeenMember(key=key, state=SeenState.DIED, exit=lost)), now_ms)
+    return Decision(actions=(gone,))
 
 
 def member_gone(state: ClusterState, command: MemberGone, now_ms: int) -> Decision:
