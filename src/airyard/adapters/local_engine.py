@@ -254,7 +254,7 @@ class LocalEngine:
                     while (end := buffer.find(b"\n")) >= 0:
                         message = json.loads(bytes(buffer[:end]))
                         del buffer[: end + 1]
-                        greeted = self._on_message(message) or greeted
+                        greeted = self._on_message(message, stream) or greeted
 
     def _hello_line(self) -> bytes:
         hello = {
@@ -266,7 +266,7 @@ class LocalEngine:
         }
         return json.dumps(hello).encode() + b"\n"
 
-    def _on_message(self, message: Mapping[str, Any]) -> bool:
+    def _on_message(self, message: Mapping[str, Any], stream: socket.socket) -> bool:
         """Deal with one line; True for the answer to hello."""
         event = message.get("event")
         if event == "nodes":

@@ -89,6 +89,10 @@ class Engine(Protocol):
         """
         ...
 
+    def renew(self) -> None:
+        """Have every machine that can be reached say hello again: a fact of it could not be taken in."""
+        ...
+
     def close(self) -> None:
         """Stop delivering facts; members live on."""
         ...

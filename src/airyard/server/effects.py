@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ from airyard.core.actions import (
     ShipLogs,
     StartMember,
 )
-from airyard.core.commands import Command, MachineSeen, TrackingAnswered
+from airyard.core.commands import Command, MachineAway, MachineSeen, MemberGone, TrackingAnswered
+from airyard.core.decide import Reply
 from airyard.core.errors import AiryardError, Unavailable
 from airyard.core.ids import AttemptKey, MemberKey
 from airyard.core.log_frames import LogStream
@@ -45,6 +47,7 @@ from airyard.ports.log_store import LogStore
 from airyard.ports.tracker import Metric, TrackedRun
 
 ARTIFACT_BYTES = 64 << 20
+RENEW_S = 1.0
 
 _log = structlog.get_logger("airyard.effects")
 
@@ -72,6 +75,7 @@ class Effects:
         self._slow: queue.Queue[OpenTracking | CloseTracking | None] = queue.Queue()
         self._in_flight: set[Action] = set()
         self._lock = threading.Lock()
+        self._renewing = False
         self._thread = threading.Thread(target=self._run, name="effects", daemon=True)
         self.containment: dict[str, str | bool] = {}
         self.greeted = threading.Event()
@@ -128,13 +132,42 @@ class Effects:
         except Unavailable as error:
             _log.warning("fact_dropped", command=type(command).__name__, error=error.message)
 
+    def _submit_fact(self, fact: MachineSeen | MachineAway | MemberGone) -> None:
+        """Hand a fact to the loop; when it cannot be journalled, the engine is asked for everything again.
+
+        Not the same fact again: by then it may be older than what the loop knows.
+        """
+        assert self._loop is not None
+        try:
+            self._loop.submit(fact).add_done_callback(self._fact_settled)
+        except Unavailable:
+            self._renew_soon()
+
+    def _fact_settled(self, future: Future[Reply]) -> None:
+        if future.exception() is not None:
+            self._renew_soon()
+
+    def _renew_soon(self) -> None:
+        with self._lock:
+            if self._renewing:
+                return
+            self._renewing = True
+        timer = threading.Timer(RENEW_S, self._renew)
+        timer.daemon = True
+        timer.start()
+
+    def _renew(self) -> None:
+        with self._lock:
+            self._renewing = False
+        self._engine.renew()
+
     def _on_fact(self, fact: Fact) -> None:
         if isinstance(fact, Samples):
             self._store_samples(fact)
         elif isinstance(fact, ContainmentSeen):
             self.containment = dict(fact.containment)
         else:
-            self._submit(fact)
+            self._submit_fact(fact)
             if isinstance(fact, MachineSeen):
                 self.greeted.set()
 

@@ -30,6 +30,7 @@ class Fault(Enum):
     MACHINE_CRASH = "machine restarted"
     AGENT_RESTART = "agent restarted"
     LINK_CUT = "agent link cut"
+    HELLO_AGAIN = "agent says hello again"
     PARTITION = "machine cut off"
     CLOCK_JUMP = "node clock set"
     SERVER_KILLED = "server killed"

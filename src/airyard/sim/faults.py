@@ -35,6 +35,7 @@ class Injector:
             Fault.MACHINE_CRASH: self._crash,
             Fault.AGENT_RESTART: self._restart_agent,
             Fault.LINK_CUT: self._cut_link,
+            Fault.HELLO_AGAIN: self._renew,
             Fault.PARTITION: self._partition,
             Fault.CLOCK_JUMP: self._jump,
             Fault.SERVER_KILLED: lambda _: self._kill_server(),
@@ -98,6 +99,12 @@ class Injector:
     def _cut_link(self, machine: SimMachine) -> None:
         self._chance.note(Fault.LINK_CUT)
         machine.on_agent()
+
+    def _renew(self, machine: SimMachine) -> None:
+        server = self._world.server
+        if server is not None:
+            self._chance.note(Fault.HELLO_AGAIN)
+            server.links[machine.name].renew()
 
     def _partition(self, machine: SimMachine) -> None:
         cut = self._world.network.cut

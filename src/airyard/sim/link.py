@@ -33,7 +33,7 @@ class Link:
         self._cut = cut
         self._life = 0
         self._greeted = False
-        self._last_at_ms = 0
+        self._last_at_ms = {"up": 0, "down": 0}
         self._requests: dict[tuple[str, str], Request] = {}
         self._sent: set[tuple[str, str]] = set()
         self.closed = False
@@ -50,7 +50,7 @@ class Link:
         self._greeted = False
         self._sent.clear()
         machine.push = self._carrier(self._life)
-        self._down(self._hello)
+        self._carry("up", self._hello)
 
     def close(self) -> None:
         """The server is gone."""
@@ -68,11 +68,10 @@ class Link:
         self._setting.later(RETRY_MS, self.open)
 
     def renew(self) -> None:
-        """Ask for the whole picture again a little later, by connecting anew."""
-        if not self.closed and self._greeted:
+        """Ask for the whole picture again, over the same connection. Requests wait until the answer is told."""
+        if self._greeted and not self.closed:
             self._greeted = False
-            self._life += 1
-            self._setting.later(RETRY_MS, self.open)
+            self._carry("up", self._hello)
 
     def ask(self, request: Request) -> None:
         """Have the agent do something as soon as it can be reached. The same request again replaces the first."""
@@ -81,13 +80,13 @@ class Link:
 
     # --- carrying
 
-    def _down(self, act: Callable[[], None]) -> None:
-        """Carry something over the link, in order, unless it breaks on the way."""
+    def _carry(self, way: str, act: Callable[[], None]) -> None:
+        """Carry something to the agent (``up``) or from it (``down``), in order, unless the link breaks meanwhile."""
         life = self._life
         chance = self._setting.chance
         delay_ms = chance.between(500, 20_000) if chance.strikes(Fault.SLOW) else chance.between(1, 3)
-        at_ms = max(self._last_at_ms, self._setting.time.now_ms() + delay_ms)
-        self._last_at_ms = at_ms
+        at_ms = max(self._last_at_ms[way], self._setting.time.now_ms() + delay_ms)
+        self._last_at_ms[way] = at_ms
 
         def arrive() -> None:
             if life == self._life and not self.closed:
@@ -98,7 +97,7 @@ class Link:
     def _carrier(self, life: int) -> Callable[[MemberGone], None]:
         def push(fact: MemberGone) -> None:
             if life == self._life:
-                self._down(lambda: self._sink(fact))
+                self._carry("down", lambda: self._sink(fact))
 
         return push
 
@@ -106,7 +105,7 @@ class Link:
         if not self._machine.agent_up:
             return
         seen = self._machine.hello()
-        self._down(lambda: self._greet(seen))
+        self._carry("down", lambda: self._greet(seen))
 
     def _greet(self, seen: MachineSeen) -> None:
         self._sink(seen)
@@ -119,7 +118,7 @@ class Link:
         for name, request in list(self._requests.items()):
             if name not in self._sent:
                 self._sent.add(name)
-                self._down(partial(self._serve, name, request))
+                self._carry("up", partial(self._serve, name, request))
 
     def _serve(self, name: tuple[str, str], request: Request) -> None:
         machine: Any = self._machine
@@ -134,7 +133,7 @@ class Link:
                 machine.forget(request.key)
             case ShipLogs():
                 machine.ship(request.key)
-        self._down(lambda: self._answered(name))
+        self._carry("down", lambda: self._answered(name))
 
     def _answered(self, name: tuple[str, str]) -> None:
         self._requests.pop(name, None)

@@ -43,6 +43,7 @@ from airyard.sim.truth import Truth
 BATCH_LIMIT = 256
 TICK_MS = 1000
 SNAPSHOT_EVENTS = 120
+RENEW_MS = 1000
 Then = Callable[[Reply | AiryardError], None]
 DESK = OrderDesk(
     bases={DEFAULT_ENVIRONMENT_VERSION: BaseEnvironment(python="python3", packages=())},
@@ -82,6 +83,7 @@ class SimServer:
         self._inbox: list[tuple[Command, Then | None]] = []
         self._draining = False
         self._planning = False
+        self._renewing = False
         self._parked: list[_Parked] = []
         self._offsets_ns: dict[MemberKey, int] = {}
         self.dead = False
@@ -179,20 +181,18 @@ class SimServer:
     def _fact(self, fact: MachineSeen | MachineAway | MemberGone) -> None:
         if isinstance(fact, MemberGone):
             self._setting.trace("agent", f"{fact.seen.key} {fact.seen.state.value}")
-        self.submit(fact, lambda answer: self._fact_settled(fact, answer))
+        self.submit(fact, self._fact_settled)
 
-    def _fact_settled(
-        self, fact: MachineSeen | MachineAway | MemberGone, answer: Reply | AiryardError
-    ) -> None:
-        """A fact that could not be journalled must come again: the agent is asked for everything once more."""
-        if not isinstance(answer, AiryardError):
-            return
-        if isinstance(fact, MemberGone):
-            # The key names no machine; every agent is asked.
-            for link in self.links.values():
-                link.renew()
-        elif isinstance(fact, MachineSeen):
-            self.links[fact.machine.name].renew()
+    def _fact_settled(self, answer: Reply | AiryardError) -> None:
+        """Facts are said once: after one that could not be journalled, every agent is asked for everything."""
+        if isinstance(answer, AiryardError) and not self._renewing:
+            self._renewing = True
+            self._later(RENEW_MS, self._renew)
+
+    def _renew(self) -> None:
+        self._renewing = False
+        for link in self.links.values():
+            link.renew()
 
     # --- requests of runners
 

@@ -182,16 +182,18 @@ def test_hello_starts_again_what_was_lost_on_the_way() -> None:
 def test_hello_does_not_start_what_was_told_to_stop() -> None:
     yard = gang(1)
     yard.do(c.CancelRun(run_id=1, by="ada"))
-    decision = yard.hello("a")
-    assert not [a for a in decision.actions if isinstance(a, StartMember)]
-    assert kinds(decision) == ["MemberLost", "AttemptEnded", "RunEnded"]
+    assert acts(yard.hello("a")) == ["KillMember"]
+    assert kinds(yard.gone("1.0.0")) == ["MemberLost", "AttemptEnded", "RunEnded"]
     assert yard.run(1).outcome is Outcome.CANCELLED
 
 
-def test_hello_without_a_member_that_ran_is_its_death() -> None:
+def test_a_member_that_ran_and_is_not_listed_is_killed_to_prove_its_end() -> None:
+    """The list may be older than the member: only the agent's answer to the kill frees its devices."""
     yard = gang()
     yard.start("1.0.0", "1.0.1")
-    assert kinds(yard.hello("b")) == ["MemberLost", "StopOrdered"]
+    decision = yard.hello("b")
+    assert (kinds(decision), acts(decision)) == ([], ["KillMember"])
+    assert kinds(yard.gone("1.0.1")) == ["MemberLost", "StopOrdered"]
 
 
 def test_a_restarted_machine_settles_all_its_members_at_once() -> None:
