@@ -106,12 +106,17 @@ class Control:
                 answers.append(decision.reply)
             except AiryardError as error:
                 answers.append(error)
+            except Exception as error:
+                # A bug met by one command must not refuse the others of its batch.
+                broken = InvariantBroken(f"{type(command).__name__} met a bug: {error!r}", code="BUG")
+                broken.__cause__ = error
+                answers.append(broken)
         return self._write(draft, recorded, actions, answers, commands)
 
     def _apply(
         self, draft: ClusterState, decision: Decision, recorded: list[Recorded], now_ms: int
     ) -> ClusterState:
-        """Let the draft see a decision. Raises: InvariantBroken; ``recorded`` and the draft are then as before."""
+        """Let the draft see a decision. Raises: what ``apply`` raises; all is then as before."""
         mark = len(recorded)
         try:
             for event in decision.events:
@@ -119,7 +124,7 @@ class Control:
                 entry = Recorded(seq=draft.seq + 1, at_ms=now_ms, epoch=epoch, event=event)
                 draft.apply(entry)
                 recorded.append(entry)
-        except AiryardError:
+        except Exception:
             del recorded[mark:]
             restored = self.state.copy()
             for entry in recorded:
@@ -203,6 +208,10 @@ class Control:
             self._refusals = {}
             return None
         return take_snapshot(self.state)
+
+    def plan_again(self) -> None:
+        """Note that the plan that was being made came to nothing."""
+        self._plan_due = True
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Make a plan. Pure but for the clock: may run on another thread."""

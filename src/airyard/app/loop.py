@@ -18,7 +18,7 @@ from airyard.app.control import Batch, Control
 from airyard.core.actions import Action
 from airyard.core.commands import Command, CommitPlan, Tick
 from airyard.core.decide import Reply
-from airyard.core.errors import AiryardError, Unavailable
+from airyard.core.errors import AiryardError, InvariantBroken, Unavailable
 from airyard.core.scheduling.plan import Snapshot
 from airyard.ports.clock import Clock
 from airyard.ports.journal import Journal
@@ -158,7 +158,13 @@ class ControlLoop:
 
     def _commit(self, commands: list[Command]) -> Batch | None:
         try:
-            return self._control.commit(commands)
+            batch = self._control.commit(commands)
+            for command, answer in zip(commands, batch.answers, strict=True):
+                if isinstance(answer, InvariantBroken):
+                    _log.error(
+                        "command_broke", command=type(command).__name__, error=answer.message, exc_info=answer
+                    )
+            return batch
         except Exception:
             # A bug must not end the only writer: the batch is refused, the state is as it was.
             _log.exception("batch_failed", commands=[type(command).__name__ for command in commands])
@@ -200,6 +206,7 @@ class ControlLoop:
             try:
                 self._put(CommitPlan(plan=plan))
             except Unavailable:
+                self._control.plan_again()
                 self._planning = False
                 _log.warning("plan_dropped", seq=snapshot.seq)
 

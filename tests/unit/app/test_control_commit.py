@@ -1,0 +1,122 @@
+"""Group commit: each command of a batch stands for itself, and nothing that failed leaves a trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airyard.adapters.memory import MemoryDisk, MemoryJournal
+from airyard.app import control as control_module
+from airyard.app.control import Control
+from airyard.core import commands as c
+from airyard.core.cluster import Machine
+from airyard.core.decide import Decision, Submitted, decide
+from airyard.core.errors import Conflict, InvariantBroken, NotFound, Unavailable
+from airyard.core.events import MemberPreparing, MemberStarted
+from airyard.core.run import RunState
+from core_yard import node, workload
+
+
+class StillClock:
+    """Time stands."""
+
+    def now_ms(self) -> int:
+        return 5_000
+
+    def monotonic_ms(self) -> int:
+        return 5_000
+
+
+def opened(disk: MemoryDisk | None = None) -> Control:
+    control = Control(MemoryJournal(disk or MemoryDisk()), StillClock())
+    control.open()
+    machine = Machine(name="a", boot_id="b", address="a")
+    control.commit([c.MachineSeen(machine=machine, nodes=(node("a"),), members=())])
+    return control
+
+
+def submit(key: str) -> c.SubmitRun:
+    return c.SubmitRun(owner="ada", workload=workload(), idempotency_key=key)
+
+
+def test_a_refused_command_leaves_the_others_alone() -> None:
+    control = opened()
+    batch = control.commit([submit("1"), c.CancelRun(run_id=99, by="ada"), submit("2")])
+    assert [type(answer) for answer in batch.answers] == [Submitted, NotFound, Submitted]
+    assert batch.changed_runs == {1, 2}
+    assert sorted(control.state.runs) == [1, 2]
+
+
+def test_later_commands_of_a_batch_see_the_earlier_ones() -> None:
+    control = opened()
+    batch = control.commit([submit("same"), submit("same")])
+    assert batch.answers == (Submitted(run_id=1, existing=False), Submitted(run_id=1, existing=True))
+    assert batch.events == 1
+
+
+@pytest.mark.parametrize("moment", ["deciding", "applying", "half applied"])
+def test_a_bug_met_by_one_command_is_its_own(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def buggy(state: Any, command: c.Command, now_ms: int) -> Decision:
+        if not isinstance(command, c.Tick):
+            return decide(state, command, now_ms)
+        if moment == "deciding":
+            raise ZeroDivisionError
+        unknown = MemberPreparing(run_id=77, attempt=0, member=0)
+        illegal = MemberStarted(run_id=1, attempt=0, member=0, report=1)
+        good = decide(state, submit("half"), now_ms).events
+        return Decision(events=(unknown,) if moment == "applying" else (*good, illegal))
+
+    control = opened()
+    monkeypatch.setattr(control_module, "decide", buggy)
+    batch = control.commit([submit("1"), c.Tick(), submit("2")])
+    assert [type(answer) for answer in batch.answers][::2] == [Submitted, Submitted]
+    assert isinstance(batch.answers[1], InvariantBroken)
+    assert sorted(control.state.runs) == [1, 2]
+    assert batch.events == 2
+
+
+def test_a_full_disk_refuses_everything_and_changes_nothing() -> None:
+    disk = MemoryDisk()
+    control = opened(disk)
+    before = control.state.to_json()
+    disk.refusals.append(Unavailable("the disk is full", code="JOURNAL_FULL"))
+    batch = control.commit([submit("1"), c.CancelRun(run_id=99, by="ada")])
+    assert [type(answer) for answer in batch.answers] == [Unavailable, NotFound]
+    assert batch.actions == ()
+    assert control.state.to_json() == before
+    assert control.commit([submit("1")]).answers == (Submitted(run_id=1, existing=False),)
+
+
+def test_a_plan_that_could_not_be_journalled_is_made_again() -> None:
+    disk = MemoryDisk()
+    control = opened(disk)
+    control.commit([submit("1")])
+    snapshot = control.snapshot_to_plan()
+    assert snapshot is not None
+    assert control.snapshot_to_plan() is None
+    disk.refusals.append(Unavailable("the disk is full", code="JOURNAL_FULL"))
+    control.commit([c.CommitPlan(plan=control.plan(snapshot))])
+    again = control.snapshot_to_plan()
+    assert again is not None
+    control.commit([c.CommitPlan(plan=control.plan(again))])
+    assert control.state.runs[1].state is RunState.ACTIVE
+
+
+def test_a_plan_that_came_to_nothing_is_due_again() -> None:
+    control = opened()
+    control.commit([submit("1")])
+    assert control.snapshot_to_plan() is not None
+    control.plan_again()
+    assert control.snapshot_to_plan() is not None
+
+
+def test_a_stale_server_is_refused_and_the_state_is_recovered() -> None:
+    disk = MemoryDisk()
+    old = opened(disk)
+    old.commit([submit("1")])
+    new = Control(MemoryJournal(disk), StillClock())
+    new.open()
+    assert new.state.epoch == old.state.epoch + 1
+    assert isinstance(old.commit([submit("2")]).answers[0], Conflict)
+    assert sorted(new.state.runs) == [1]
