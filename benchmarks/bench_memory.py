@@ -172,8 +172,13 @@ def main(argv: Sequence[str] = ()) -> int:
         nothing, frameworks = bare_python("", folder), bare_python(f"import {FRAMEWORKS}", folder)
         mlflow = bare_mlflow(folder)
         show("peers", {"python": nothing, "imports": frameworks, "mlflow": mlflow})
-        given = {"cache": environment_cache(folder), "tracking": "embedded"}
-        with yard(folder / "home", up=("--simulate", "GPU_1xA10=1"), **given) as one, one.client() as client:
+        made = yard(
+            folder / "home",
+            cache=environment_cache(folder),
+            tracking="embedded",
+            up=("--simulate", "GPU_1xA10=1"),
+        )
+        with made as one, one.client() as client:
             one.warm()
             time.sleep(SETTLE_S)
             idle = yard_use(one)
