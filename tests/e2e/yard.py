@@ -37,6 +37,10 @@ class Yard:
             (node / name).symlink_to(cache / name)
         self._simulate = simulate
 
+    def set(self, **environment: str) -> None:
+        """Add variables for every later command, and for what it starts."""
+        self._environment |= environment
+
     def up(self) -> None:
         """Start the server."""
         arguments = ["--simulate", self._simulate] if self._simulate else []
@@ -142,15 +146,15 @@ class Yard:
         return int(json.loads((self.home / "server" / "endpoint.json").read_text())["pid"])
 
     def processes(self) -> dict[int, str]:
-        """Return every live process that was started for this yard: pid -> command line."""
+        """Return every live process that was started for this yard, users' commands too: pid -> command line."""
         found = {}
-        mark = f"AIRYARD_HOME={self.home}".encode()
+        mark = str(self.home).encode()
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == os.getpid():
                 continue
             try:
                 line = (entry / "cmdline").read_bytes()
-                if line and (mark in (entry / "environ").read_bytes() or str(self.home).encode() in line):
+                if line and (mark in (entry / "environ").read_bytes() or mark in line):
                     found[int(entry.name)] = line.replace(b"\0", b" ").decode(errors="replace").strip()
             except OSError:
                 continue
