@@ -15,7 +15,6 @@ import selectors
 import struct
 import termios
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -40,11 +39,13 @@ class OutputPump:
         stderr: int,
         secrets: Iterable[bytes],
         spool: LogSpool,
+        now_ns: Callable[[], int],
         on_exit: Callable[[int | None, int | None], None],
     ) -> None:
         """Take over the descriptors of the reading ends, and the duty to reap ``pid``."""
         self._pid = pid
         self._spool = spool
+        self._now_ns = now_ns
         self._on_exit = on_exit
         self._selector = selectors.DefaultSelector()
         self._streams = {stdout: LogStream.STDOUT, stderr: LogStream.STDERR}
@@ -123,7 +124,7 @@ class OutputPump:
     def _store(self, stream: LogStream, data: bytes) -> None:
         if not data:
             return
-        self._spool.append(stream, data, time.time_ns())
+        self._spool.append(stream, data, self._now_ns())
         if stream is LogStream.STDERR:
             self._tail.append(data)
             self._tail_bytes += len(data)

@@ -66,6 +66,7 @@ from airyard.node.preparation import Preparation, PreparationError, Workbench, r
 from airyard.node.runner_http import Channel
 from airyard.node.runner_threads import LogShipper, OrderPoller, Reporter, closed_output
 from airyard.node.spool import LogSpool
+from airyard.node.steady_clock import SteadyClock
 from airyard.node.verdict import Evidence
 
 _CHECKPOINT_EVERY_MS = 1000
@@ -115,19 +116,6 @@ class RunnerSpec:
         )
 
 
-class SteadyClock:
-    """Wall time that never jumps: anchored once, then counted by CLOCK_BOOTTIME."""
-
-    __slots__ = ("_offset_ns",)
-
-    def __init__(self) -> None:
-        self._offset_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
-    def now_ms(self) -> int:
-        """Milliseconds since the epoch by this clock."""
-        return (time.clock_gettime_ns(time.CLOCK_BOOTTIME) + self._offset_ns) // 1_000_000
-
-
 class Runner:
     """Runs one member to its end."""
 
@@ -154,7 +142,7 @@ class Runner:
         self._oom_kills_before = machine_oom_kills()
         self._handlers = self._handlers_by_type()
         self._spool = LogSpool(self._folder.spool)
-        self._reporter = Reporter(self._channel(), self._tell, spec.epoch)
+        self._reporter = Reporter(self._channel(), self._tell, spec.epoch, self._clock.now_ns)
         self._shipper = LogShipper(self._channel(), self._tell, self._spool)
         self._poller = OrderPoller(
             self._channel(), self._tell, self._clock.now_ms, lambda: not self._folder.path.exists()
@@ -283,7 +271,7 @@ class Runner:
 
     def _note(self, text: str) -> None:
         """Put a line of our own into the member's log."""
-        self._spool.append(LogStream.AIRYARD, f"airyard: {text}\n".encode(), time.time_ns())
+        self._spool.append(LogStream.AIRYARD, f"airyard: {text}\n".encode(), self._clock.now_ns())
 
     # --- running
 
@@ -318,6 +306,7 @@ class Runner:
             stderr=started.stderr,
             secrets=[str(value).encode() for value in (*(order.get("mask") or ()), spec.token)],
             spool=self._spool,
+            now_ns=self._clock.now_ns,
             on_exit=lambda code, number: self._tell(ProcessExited(code=code, signal=number)),
         )
         self._pump.start()

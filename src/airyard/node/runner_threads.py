@@ -86,10 +86,12 @@ class OrderPoller:
 class Reporter:
     """Posts the outbox until the server has journalled it."""
 
-    def __init__(self, channel: Channel, tell: Tell, epoch: int) -> None:
+    def __init__(self, channel: Channel, tell: Tell, epoch: int, now_ns: Callable[[], int]) -> None:
+        """``now_ns`` is the clock that stamps the reports: from it the server learns how it differs from its own."""
         self._channel = channel
         self._tell = tell
         self._epoch = epoch
+        self._now_ns = now_ns
         self._changed = threading.Condition()
         self._outbox: tuple[Report, ...] = ()
         self._acknowledged = 0
@@ -116,7 +118,7 @@ class Reporter:
             body = {
                 "protocol": PROTOCOL,
                 "epoch": self._epoch,
-                "sent_ns": time.time_ns(),
+                "sent_ns": self._now_ns(),
                 "reports": [report.as_json() for report in waiting],
             }
             try:
