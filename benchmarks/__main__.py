@@ -15,9 +15,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.yards import CACHE_VARIABLE, FOLDER_VARIABLE
+from benchmarks.yards import CACHE_VARIABLE, FOLDER_VARIABLE, end_tidily
 
 FOLDER = Path(__file__).resolve().parent
+CLEAN_UP_LIMIT_S = 120
 
 
 def available() -> list[str]:
@@ -31,7 +32,13 @@ def run_one(name: str, options: Sequence[str]) -> int:
     started = time.monotonic()
     program = f"import sys; from benchmarks.bench_{name} import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-u", "-c", program, *options]
-    status = subprocess.run(command, cwd=FOLDER.parent, check=False).returncode
+    process = subprocess.Popen(command, cwd=FOLDER.parent)
+    try:
+        status = process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait(CLEAN_UP_LIMIT_S)  # it takes its yard down
+        raise
     print(
         f"== {name}: {'done' if status == 0 else f'exit {status}'} after {time.monotonic() - started:.1f} s\n"
     )
@@ -50,6 +57,7 @@ def main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 2
+    end_tidily()
     with tempfile.TemporaryDirectory(
         prefix="airyard-bench-cache-", dir=os.environ.get(FOLDER_VARIABLE)
     ) as cache:

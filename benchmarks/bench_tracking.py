@@ -22,7 +22,7 @@ from fastapi import FastAPI
 
 from airyard.adapters.mlflow_rest import MlflowTracker
 from airyard.adapters.mlflow_server import EmbeddedMlflow
-from airyard.adapters.tracking_spool import WriteSpool
+from airyard.adapters.tracking_spool import Spools
 from airyard.ports.tracker import OpenRun, TrackerKind
 from airyard.server.mlflow_proxy import MlflowProxy, router
 
@@ -70,10 +70,13 @@ def memory_mb(pid: int) -> float:
     return int(fields[0]) / 1024
 
 
-def compare(mlflow: EmbeddedMlflow, spool: WriteSpool, rounds: int) -> None:
+def compare(mlflow: EmbeddedMlflow, spools: Spools, rounds: int) -> None:
     """Print the medians of both ways and their ratio."""
     proxy: MlflowProxy[None] = MlflowProxy(
-        upstream=mlflow.endpoint, authorise=lambda request: None, scope_of=lambda principal: None, spool=spool
+        upstream=mlflow.endpoint,
+        authorise=lambda request: None,
+        scope_of=lambda principal: None,
+        spools=spools,
     )
     app = FastAPI()
     app.include_router(router(proxy))
@@ -103,7 +106,7 @@ def main(argv: Sequence[str] = ()) -> int:
     rounds = 20 if parser.parse_args(argv).quick else ROUNDS
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        spool = WriteSpool(folder / "spool")
+        spools = Spools(folder / "spool")
         mlflow = EmbeddedMlflow(folder / "mlflow", folder / "mlflow.log")
         mlflow.start()
         try:
@@ -117,10 +120,10 @@ def main(argv: Sequence[str] = ()) -> int:
             print(
                 f"embedded MLflow: first answer after {start_s:.1f} s, {memory_mb(pid or 0):.0f} MB resident"
             )
-            compare(mlflow, spool, rounds)
+            compare(mlflow, spools, rounds)
         finally:
             mlflow.stop()
-            spool.close()
+            spools.close()
     return 0
 
 

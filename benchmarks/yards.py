@@ -27,9 +27,20 @@ RUN_LIMIT_S = 300.0
 _KILL_LIMIT_S = 20.0
 
 
+def end_tidily() -> None:
+    """Make the first SIGTERM an exception, so that yards are taken down and folders removed; ignore the next ones."""
+
+    def leave(number: int, _: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+
+
 @contextmanager
 def scratch() -> Iterator[Path]:
     """Give a folder that is removed afterwards, below ``AIRYARD_BENCH_DIR`` where that is set."""
+    end_tidily()
     with tempfile.TemporaryDirectory(prefix="airyard-bench-", dir=os.environ.get(FOLDER_VARIABLE)) as name:
         yield Path(name)
 
