@@ -7,7 +7,6 @@ Must not know: HTTP, clocks (time comes as an argument), who follows.
 from __future__ import annotations
 
 import heapq
-import re
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from airyard.core.errors import UserError
 from airyard.core.ids import MemberKey
 from airyard.core.log_frames import LogStream
 from airyard.core.run import LogClose
+from airyard.ports.line_search import LineSearch
 from airyard.ports.log_store import LogStore
 
 LogEntry = LogLine | LogHole
@@ -89,9 +89,9 @@ class _Member:
 class LogReader:
     """Entries of several members, oldest first. Not for two threads at once.
 
-    ``offsets_ns`` are added to each member's own clock. ``pattern`` keeps the lines it is found in; holes are always
-    shown. ``cursor`` (of an entry, or of an earlier reader of the same members) says where to go on.
-    Raises: UserError (``BAD_PATTERN``, ``BAD_CURSOR``).
+    ``offsets_ns`` are added to each member's own clock. ``search`` keeps the lines in which it finds something;
+    holes are always shown. ``cursor`` (of an entry, or of an earlier reader of the same members) says where to go on.
+    Raises: UserError (``BAD_CURSOR``; while reading, what ``search`` raises).
     """
 
     def __init__(
@@ -102,11 +102,11 @@ class LogReader:
         *,
         cursor: str | None = None,
         since_ns: int | None = None,
-        pattern: str | None = None,
+        search: LineSearch | None = None,
     ) -> None:
         self._store = store
         self._since_ns = since_ns
-        self._pattern = _compiled(pattern)
+        self._search = search
         offsets = tuple(offsets_ns) or (0,) * len(keys)
         places = _places(cursor, len(keys))
         if cursor is None and since_ns is not None:
@@ -135,9 +135,9 @@ class LogReader:
     ) -> list[LogEntry]:
         """Return the last entries there are, and go on behind them; only before any ``page``.
 
-        Cost: reads about ``lines`` lines a member; with a pattern, the whole log.
+        Cost: reads about ``lines`` lines a member; with a search, the whole log.
         """
-        if self._from_start and self._pattern is None:
+        if self._from_start and self._search is None:
             self._members = [
                 _Member.at(
                     member.index,
@@ -190,32 +190,30 @@ class LogReader:
         while not member.queue and not member.dry:
             records = self._store.read(member.key, member.cutter.read_from, _READ_BYTES)
             member.reads += 1
-            for record in records:
-                for piece in member.cutter.feed(record):
-                    self._enqueue(member, piece)
+            pieces = [piece for record in records for piece in member.cutter.feed(record)]
             if not records:
                 member.dry = True
                 before_ns = None
                 if now_ns is not None and member.key not in ended:
                     before_ns = now_ns - member.offset_ns - OPEN_LINE_NS
-                for piece in member.cutter.flush(before_ns):
-                    self._enqueue(member, piece)
+                pieces.extend(member.cutter.flush(before_ns))
+            self._enqueue(member, pieces)
 
-    def _enqueue(self, member: _Member, piece: Piece) -> None:
-        text = ""
-        if piece.gap is None:
-            text = shown(piece.data)
-            if not self._wanted(piece.time_ns + member.offset_ns, text):
+    def _enqueue(self, member: _Member, pieces: Sequence[Piece]) -> None:
+        texts = ["" if piece.gap is not None else shown(piece.data) for piece in pieces]
+        found = self._search.found(texts) if self._search is not None else None
+        for at, piece in enumerate(pieces):
+            if piece.gap is None and not (
+                self._is_recent(piece.time_ns + member.offset_ns) and (found is None or found[at])
+            ):
                 if not member.queued[piece.stream]:
                     member.spots[piece.stream] = piece.after
-                return
-        member.queued[piece.stream] += 1
-        member.queue.append((piece, text))
+                continue
+            member.queued[piece.stream] += 1
+            member.queue.append((piece, texts[at]))
 
-    def _wanted(self, time_ns: int, text: str) -> bool:
-        if self._since_ns is not None and time_ns < self._since_ns:
-            return False
-        return self._pattern is None or self._pattern.search(text) is not None
+    def _is_recent(self, time_ns: int) -> bool:
+        return self._since_ns is None or time_ns >= self._since_ns
 
     def _shown(self, member: _Member) -> LogEntry:
         piece, text = member.queue.popleft()
@@ -278,20 +276,6 @@ def _log_end(store: LogStore, key: MemberKey, close: LogClose | None) -> MemberL
     elif close.sha256 and close.sha256 != end.sha256:
         reason = "the stored records are not the ones that were sent: their hash differs"
     return MemberLogEnd(key=key, complete=not reason, last_seq=last_seq, missing=missing, reason=reason)
-
-
-def _compiled(pattern: str | None) -> re.Pattern[str] | None:
-    if pattern is None:
-        return None
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        where = "" if error.pos is None else f" at character {error.pos + 1}"
-        raise UserError(
-            f"{pattern!r} is no regular expression: {error.msg}{where}.",
-            code="BAD_PATTERN",
-            fix="Correct the expression, or put a backslash before characters that mean themselves.",
-        ) from error
 
 
 def _places(cursor: str | None, count: int) -> list[Place]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,7 @@ def streaming(blocks: AsyncIterator[bytes]) -> StreamingResponse:
     return StreamingResponse(blocks, media_type="application/x-ndjson", headers=_HEADERS)
 
 
-async def follow(wakeups: Wakeups, look: Callable[[], Awaitable[Block]]) -> AsyncIterator[bytes]:
+async def follow(wakeups: Wakeups, look: Callable[[], Awaitable[Block]]) -> AsyncGenerator[bytes, None]:
     """Look, send what there is, wait for a change, until ``look`` says it is done.
 
     The next look comes only after the client has taken the last block, so a slow reader holds up nobody else.

@@ -5,7 +5,8 @@ Owns: the wire side, and which attempt and members are meant. Must not know: fra
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from fastapi import APIRouter, Query
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
+from airyard.adapters.line_search import ProcessLineSearch
 from airyard.app.log_reading import LogReader, log_ends
 from airyard.app.run_feed import LOGS_WAIT_MS, log_object
 from airyard.app.run_lookup import run_from
@@ -20,6 +22,7 @@ from airyard.core.errors import NotFound, UserError
 from airyard.core.ids import MemberKey
 from airyard.core.log_frames import LogStream
 from airyard.core.run import Attempt, Run, RunState
+from airyard.ports.line_search import LineSearch
 from airyard.ports.log_store import LogStore
 from airyard.server.context import ServerContext
 from airyard.server.ndjson import Block, follow, ndjson, streaming
@@ -48,22 +51,33 @@ async def run_logs(
 ) -> StreamingResponse:
     """Return log lines in corrected time order over the nodes: NDJSON of LOG and GAP, then END.
 
-    With ``follow`` until the attempt has ended and its log is complete.
+    With ``follow`` until the attempt has ended and its log is complete. An expression that takes too long ends the
+    answer: END says so, and that it is not complete.
     """
     run = await run_of(context, caller, ref)
-    wanted = _Wanted(node=node, tail=tail, since_ms=since_ms, grep=grep, follow=follow_)
+    search = None if grep is None else await run_in_threadpool(ProcessLineSearch, grep)
+    wanted = _Wanted(node=node, tail=tail, since_ms=since_ms, search=search, follow=follow_)
     if run.attempts or attempt != LATEST or not follow_:
         chosen = _attempt(run, attempt)
         reading = await run_in_threadpool(_Reading, context, run, chosen, wanted)
     else:
-        # Nothing to read yet: the first attempt is waited for. Its filters are judged now.
-        LogReader(context.logs, (), pattern=grep)
+        # Nothing to read yet: the first attempt is waited for.
         reading = _Reading(context, run, None, wanted)
 
     async def look() -> Block:
         return await run_in_threadpool(reading.look)
 
-    return streaming(follow(Wakeups(context.changes, [run.run_id]), look))
+    return streaming(_closing(follow(Wakeups(context.changes, [run.run_id]), look), search))
+
+
+async def _closing(blocks: AsyncGenerator[bytes, None], search: LineSearch | None) -> AsyncIterator[bytes]:
+    try:
+        async with aclosing(blocks):
+            async for block in blocks:
+                yield block
+    finally:
+        if search is not None:
+            search.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +85,7 @@ class _Wanted:
     node: int | None
     tail: int | None
     since_ms: int | None
-    grep: str | None
+    search: LineSearch | None
     follow: bool
 
 
@@ -119,7 +133,7 @@ class _Reading:
             self.keys,
             [self.context.clock_offsets_ns.get(key, 0) for key in self.keys],
             since_ns=None if since_ms is None else since_ms * 1_000_000,
-            pattern=self.wanted.grep,
+            search=self.wanted.search,
         )
 
     def look(self) -> Block:
@@ -130,20 +144,29 @@ class _Reading:
                 return Block(data=b"")
             end: dict[str, Any] = {"type": "END", "attempt": None, "complete": True, "members": []}
             return Block(data=ndjson([end]), done=True)
-        over = self._over(self.attempt)
-        ended = self._ended(self.attempt, over)
+        try:
+            return self._next_block(self.reader, self.attempt)
+        except UserError as error:  # of the search
+            end = self._end(self.attempt)
+            for member in end["members"]:
+                member.update(complete=False, reason=error.message)
+            return Block(data=ndjson([{**end, "complete": False}]), done=True)
+
+    def _next_block(self, reader: LogReader, attempt: Attempt) -> Block:
+        over = self._over(attempt)
+        ended = self._ended(attempt, over)
         now_ns = self.context.clock.now_ms() * 1_000_000 if self.wanted.follow else None
         if self.wanted.tail is not None and not self.tailed:
             self.tailed = True
-            entries = self.reader.tail(self.wanted.tail, now_ns=now_ns, ended=ended)
+            entries = reader.tail(self.wanted.tail, now_ns=now_ns, ended=ended)
             return Block(data=ndjson(map(log_object, entries)), more=True)
-        entries = self.reader.page(_PAGE_ENTRIES, now_ns=now_ns, ended=ended)
+        entries = reader.page(_PAGE_ENTRIES, now_ns=now_ns, ended=ended)
         objects = list(map(log_object, entries))
         if len(entries) >= _PAGE_ENTRIES:
             return Block(data=ndjson(objects), more=True)
         if over or not self.wanted.follow:
-            return Block(data=ndjson([*objects, self._end(self.attempt)]), done=True)
-        return Block(data=ndjson(objects), held=len(self.keys) - len(ended) > 1, due=not self.attempt.live)
+            return Block(data=ndjson([*objects, self._end(attempt)]), done=True)
+        return Block(data=ndjson(objects), held=len(self.keys) - len(ended) > 1, due=not attempt.live)
 
     def _refresh(self) -> None:
         row = self.context.reads.run(self.run.run_id)

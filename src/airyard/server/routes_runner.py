@@ -6,6 +6,7 @@ Owns: the wire form of the runner protocol and the estimate of node clocks. Must
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +30,7 @@ from airyard.server.wakeups import Wakeups
 PROTOCOL = 1
 OLDEST_PROTOCOL = 1
 MAX_WAIT_S = 30.0
-MAX_LOG_BATCH = 16 << 20
+MAX_BATCH_BYTES = 16 << 20
 LOGS_CLOSED_WAIT_S = 5.0
 SAME_CLOCK_NS = 50_000_000
 """A measured offset below this is latency, not a difference of clocks."""
@@ -59,7 +60,7 @@ def router(desk: OrderDesk) -> APIRouter:
     async def reports(request: Request) -> dict[str, Any]:
         context, key = _caller(request)
         received_ns = time.time_ns()
-        body = await request.json()
+        body = _report_batch(await _limited_body(request))
         _check_protocol(body)
         acknowledged = await _take_reports(context, key, body, received_ns)
         return {"protocol": PROTOCOL, "acknowledged": acknowledged, "server_time_ns": time.time_ns()}
@@ -93,15 +94,31 @@ def _blocks(blob: Any) -> Any:
 
 
 async def _limited_body(request: Request) -> bytes:
-    """Read a log batch. Raises: UserError over 16 MiB."""
+    """Read a batch of log records or reports. Raises: UserError over 16 MiB."""
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
-        if size > MAX_LOG_BATCH:
-            raise UserError(f"a log batch is over {MAX_LOG_BATCH >> 20} MiB", code="BATCH_TOO_LARGE")
+        if size > MAX_BATCH_BYTES:
+            raise UserError(f"a batch is over {MAX_BATCH_BYTES >> 20} MiB", code="BATCH_TOO_LARGE")
         parts.append(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _report_batch(body: bytes) -> Mapping[str, Any]:
+    """Return a batch of reports. Raises: UserError for what no runner sends."""
+    try:
+        found = json.loads(body)
+        int(found["epoch"])
+        int(found.get("sent_ns", 0))
+        for item in found.get("reports", ()):
+            int(item["number"])
+            item.get("kind")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"this is no batch of reports: {type(error).__name__}: {error}", code="BAD_REPORT"
+        ) from error
+    return dict(found)
 
 
 def _caller(request: Request) -> tuple[ServerContext, MemberKey]:

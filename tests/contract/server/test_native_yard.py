@@ -15,8 +15,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from airyard.app.orders import OrderDesk
 from airyard.app.retention import Keep, RetentionPolicy
 from airyard.core.code_tree import TreeEntry, tree_hash
+from airyard.server.routes_runner import MAX_BATCH_BYTES, router
 from airyard.wire import native
 from server_yard import TOKEN, Yard, play, submit, workload
 
@@ -51,6 +53,34 @@ def test_nothing_is_told_without_a_token(yard: Yard, path: str) -> None:
             assert (answer.status_code, code(answer)) == (401, "UNAUTHENTICATED")
             answer = await client.get(path, headers={"authorization": "Bearer attempt"})
             assert (answer.status_code, code(answer)) == (403, "NOT_A_PERSON")
+
+    play(scene())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[",
+        b"[" * 200_000,
+        b'{"protocol":1}',
+        b'{"protocol":1,"epoch":1,"reports":[1]}',
+        b'{"protocol":1,"epoch":1,"reports":7}',
+        b'{"protocol":1,"epoch":1,"reports":[{"kind":"READY","number":"x"}]}',
+        b'{"protocol":1,"epoch":1,"reports":[{"kind":"XX","number":1}]}',
+        b" " * (MAX_BATCH_BYTES + 1),
+    ],
+    ids=lambda body: body[:40].decode(),
+)
+def test_what_no_runner_reports_is_refused(yard: Yard, body: bytes) -> None:
+    yard.app.include_router(router(OrderDesk.__new__(OrderDesk)))  # reports do not reach the desk
+
+    async def scene() -> None:
+        async with yard.client() as client:
+            headers = {"authorization": "Bearer attempt"}
+            answer = await client.post("/runner/reports", content=body, headers=headers)
+            expected = "BATCH_TOO_LARGE" if len(body) > MAX_BATCH_BYTES else "BAD_REPORT"
+            assert (answer.status_code, code(answer)) == (400, expected)
 
     play(scene())
 
