@@ -104,7 +104,7 @@ def main() -> None:
             optimizer.step()
         if rank == 0:
             right = accuracy(network, test, device)
-            if os.environ["AIRYARD_TRACKING"] == "on":
+            if os.environ["AIRYARD_TRACKING"] != "off":
                 mlflow.log_metrics({"loss": loss.item(), "accuracy": right}, step=epoch)
             checkpoints.save(epoch, network, optimizer)
             print(f"epoch {epoch}: loss {loss.item():.4f}, accuracy {right:.4f}", flush=True)

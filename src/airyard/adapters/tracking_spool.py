@@ -1,7 +1,8 @@
-"""Writes to tracked runs, kept on disk while MLflow is away, and their replay in order.
+"""Writes to tracked runs, kept on disk while MLflow is away.
 
-Owns: the spool's file format and the replaying thread. Must not know: who may write (the proxy has checked
-that), or what a write means.
+Owns: the spool's file format; the spool of writes whose run is known and those of attempts whose run does not
+exist yet, which may have to wait longer and must hold up nobody else. Must not know: who may write (the proxy
+has checked that), what a write means, or how it is replayed (``tracking_replay``).
 
 One file per upstream, appended and fsynced before a write is acknowledged to its sender. A record is ``length
 crc32`` (big-endian, 4 bytes each) and a payload: one line of JSON, then the body. A torn last record, never
@@ -15,6 +16,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
+import shutil
 import struct
 import threading
 import time
@@ -23,20 +26,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-
-from airyard.adapters.mlflow_endpoint import AWAY_STATUSES, MlflowEndpoint
-from airyard.adapters.tracking_merge import Request, first_request
 from airyard.core.errors import Unavailable
 
 _log = logging.getLogger(__name__)
 
 _FRAME = struct.Struct(">II")
-_PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0)
-_SERVER_ERRORS_UNTIL_REFUSED = 8
 _REFUSED_BYTES = 64 * 1024 * 1024
 _DRAINING_S = 3.0
-_JOINED_WRITES = 200
+_HELD_LIMIT_BYTES = 256 << 20
+_ATTEMPT = re.compile(r"\d+\.\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +57,27 @@ class Backlog:
 
 
 class WriteSpool:
-    """The durable queue of writes in ``folder``. Safe from several threads; one process at a time."""
+    """The durable queue of writes in ``folder``. Safe from several threads; one process at a time.
 
-    def __init__(self, folder: Path, *, limit_bytes: int = 1 << 30) -> None:
+    ``on_append`` is told of each write, under the lock. What MLflow refuses goes to ``refused_path``.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        limit_bytes: int = 1 << 30,
+        refused_path: Path | None = None,
+        on_append: Callable[[], None] = lambda: None,
+    ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder = folder
         self._limit_bytes = limit_bytes
-        self._refused_path = folder / "writes.refused"
+        self._refused_path = refused_path or folder / "writes.refused"
+        self._on_append = on_append
+        self._retired = False
         self._lock = threading.Lock()
         self._sync_lock = threading.Lock()
-        self._arrived = threading.Condition(self._lock)
         self._file = os.open(folder / "writes.spool", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._mark = os.open(folder / "writes.replayed", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._refused = self._appended = self._synced = 0
@@ -79,8 +89,20 @@ class WriteSpool:
     def close(self) -> None:
         """Close the files; what waits stays on disk."""
         with self._lock:
+            if not self._retired:
+                os.close(self._file)
+                os.close(self._mark)
+
+    def retire(self) -> bool:
+        """Remove an empty spool for good, unless somebody is at a write; returns whether it is gone."""
+        with self._lock:
+            if self._retired or self._writes or self._synced < self._appended:
+                return self._retired
+            self._retired = True
             os.close(self._file)
             os.close(self._mark)
+            shutil.rmtree(self._folder, ignore_errors=True)
+            return True
 
     def backlog(self) -> Backlog:
         """Count what waits."""
@@ -102,8 +124,8 @@ class WriteSpool:
         """Keep why the oldest write still waits, for ``backlog``."""
         self._reason = reason
 
-    def append(self, write: SpooledWrite) -> None:
-        """Keep a write behind all earlier ones; durable on return.
+    def append(self, write: SpooledWrite) -> bool:
+        """Keep a write behind all earlier ones; durable on return. False where the spool was retired.
 
         Raises: ``Unavailable`` when the spool is full or the disk does not take it.
         """
@@ -111,6 +133,8 @@ class WriteSpool:
         payload = header + write.body
         record = _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
         with self._lock:
+            if self._retired:
+                return False
             if self._end + len(record) > self._limit_bytes:
                 raise Unavailable(
                     f"MLflow is away; {self._writes} writes fill the spool ({self._limit_bytes} bytes)",
@@ -127,8 +151,9 @@ class WriteSpool:
             self._writes += 1
             self._appended += 1
             mine = self._appended
-            self._arrived.notify_all()
+            self._on_append()
         self._sync(mine)
+        return True
 
     def _sync(self, mine: int) -> None:
         """Make the first ``mine`` writes durable; one that waited here may be covered by another's sync."""
@@ -141,11 +166,6 @@ class WriteSpool:
             except OSError as error:
                 raise _not_written(error) from error
             self._synced = reached
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until something is to be replayed; returns whether it is."""
-        with self._lock:
-            return self._arrived.wait_for(lambda: self._writes > 0, timeout_s)
 
     def oldest(self, limit: int = 1) -> list[SpooledWrite]:
         """Return up to ``limit`` writes to replay next; they stay until ``drop_oldest``."""
@@ -232,82 +252,71 @@ def _not_written(why: object) -> Unavailable:
     return Unavailable(f"the tracking spool cannot be written: {why}", code="TRACKING_SPOOL")
 
 
-class SpoolReplayer:
-    """The thread that sends what waits, oldest first, and goes on only when MLflow took or refused it."""
+class Spools:
+    """All spools of a yard: ``main``, and one by attempt for writes that name its run by an alias.
 
-    def __init__(
-        self,
-        spool: WriteSpool,
-        endpoint: MlflowEndpoint,
-        *,
-        on_refused: Callable[[SpooledWrite, str], None] | None = None,
-    ) -> None:
-        self._spool = spool
-        self._endpoint = endpoint
-        self._on_refused = on_refused
-        self._stopping = threading.Event()
-        self._poked = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tracking-replay", daemon=True)
+    An attempt's spool exists from its first such write until it was emptied. Safe from several threads.
+    """
 
-    def start(self) -> None:
-        """Start replaying."""
-        self._thread.start()
+    def __init__(self, folder: Path) -> None:
+        self.arrived = threading.Event()
+        self._held_folder = folder / "held"
+        self._refused_path = folder / "writes.refused"
+        self._lock = threading.Lock()
+        self._held: dict[str, WriteSpool] = {}
+        self._refused = 0
+        self.main = WriteSpool(folder, on_append=self.arrived.set)
+        for found in sorted(self._held_folder.glob("*")):
+            if _ATTEMPT.fullmatch(found.name):
+                self._open(found.name)
+        self.arrived.set()
 
-    def stop(self) -> None:
-        """Stop after the request in flight."""
-        self._stopping.set()
-        self._poked.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=5)
+    def close(self) -> None:
+        """Close the files; what waits stays on disk."""
+        for spool in (self.main, *self._held.values()):
+            spool.close()
 
-    def poke(self) -> None:
-        """Try again now: MLflow is said to be back."""
-        self._poked.set()
+    def backlog(self) -> Backlog:
+        """Count what waits, everywhere."""
+        every = [spool.backlog() for spool in (self.main, *self.held().values())]
+        return Backlog(
+            writes=sum(each.writes for each in every),
+            bytes=sum(each.bytes for each in every),
+            refused=self._refused + sum(each.refused for each in every),
+            reason=next((each.reason for each in every if each.reason), ""),
+        )
 
-    def _run(self) -> None:
-        failures = server_errors = singly = 0
-        with self._endpoint.client() as client:
-            while not self._stopping.is_set():
-                if not self._spool.wait(timeout_s=1.0):
-                    continue
-                found = self._spool.oldest(1 if singly else _JOINED_WRITES)
-                if not found:
-                    continue
-                request = first_request([(write.path, write.body) for write in found])
-                status, reason = self._send(client, request)
-                server_errors = server_errors + 1 if status == 500 else 0
-                poison = self._is_poison(status) or server_errors >= _SERVER_ERRORS_UNTIL_REFUSED
-                if 200 <= status < 300:
-                    self._spool.drop_oldest(request.writes)
-                    failures, singly = 0, max(0, singly - 1)
-                elif poison and request.writes > 1:
-                    # One of them is refused: send each by itself to find out which.
-                    singly, server_errors = request.writes, 0
-                elif poison:
-                    self._refuse(found[0], reason)
-                    failures, server_errors, singly = 0, 0, max(0, singly - 1)
-                else:
-                    self._spool.note_failure(reason)
-                    self._poked.wait(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
-                    self._poked.clear()
-                    failures += 1
+    def held(self) -> dict[str, WriteSpool]:
+        """Return the spools of attempts, by attempt key."""
+        with self._lock:
+            return dict(self._held)
 
-    def _is_poison(self, status: int) -> bool:
-        """Whether asking again cannot help; a refused credential (401, 403) can be mended, so it waits."""
-        return 400 <= status < 500 and status not in AWAY_STATUSES | {401, 403, 408}
+    def held_of(self, attempt_key: str) -> WriteSpool | None:
+        """Return the attempt's spool while something waits in it."""
+        spool = self._held.get(attempt_key)
+        return spool if spool is not None and not spool.is_empty else None
 
-    def _send(self, client: httpx.Client, request: Request) -> tuple[int, str]:
-        """Send one request; status 0 stands for no answer."""
-        headers = {"Content-Type": "application/json"}
-        try:
-            answer = client.post(request.path, content=request.body, headers=headers)
-        except httpx.HTTPError as error:
-            return 0, str(error)
-        return answer.status_code, f"HTTP status {answer.status_code}: {answer.text[:500]}"
+    def hold(self, attempt_key: str, write: SpooledWrite) -> WriteSpool:
+        """Keep a write of an attempt behind its earlier ones; durable on return. Raises: as ``WriteSpool.append``."""
+        while True:
+            with self._lock:
+                spool = self._held.get(attempt_key) or self._open(attempt_key)
+            if spool.append(write):
+                return spool
 
-    def _refuse(self, write: SpooledWrite, reason: str) -> None:
-        age_s = time.time() - write.at_ms / 1000
-        _log.warning("MLflow refused the write to %s spooled %.0f s ago: %s", write.path, age_s, reason)
-        self._spool.refuse_oldest(reason)
-        if self._on_refused is not None:
-            self._on_refused(write, reason)
+    def retire(self, attempt_key: str) -> None:
+        """Remove the attempt's spool if it is empty."""
+        with self._lock:
+            spool = self._held.get(attempt_key)
+            if spool is not None and spool.retire():
+                self._refused += spool.backlog().refused
+                del self._held[attempt_key]
+
+    def _open(self, attempt_key: str) -> WriteSpool:
+        self._held[attempt_key] = spool = WriteSpool(
+            self._held_folder / attempt_key,
+            limit_bytes=_HELD_LIMIT_BYTES,
+            refused_path=self._refused_path,
+            on_append=self.arrived.set,
+        )
+        return spool

@@ -14,6 +14,7 @@ from airyard.core.cluster import Node
 from airyard.core.decide.placing import grace_of
 from airyard.core.errors import AiryardError
 from airyard.core.run import Attempt, Member, Order, Run, StopReason, TrackingState
+from airyard.core.tracking_alias import alias_of
 
 PREPARE_NUMBER = 1
 ENVIRONMENT_TIMEOUT_S = 1800
@@ -31,11 +32,15 @@ class BaseEnvironment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderDesk:
-    """Writes orders. ``tracking_uri`` is where user code reaches MLflow; ``bases`` are by version."""
+    """Writes orders. ``tracking_uri`` is where user code reaches MLflow; ``bases`` are by version.
+
+    ``yard`` is the yard's id, by which a run that MLflow does not know yet is named.
+    """
 
     bases: Mapping[str, BaseEnvironment]
     secret: SecretLookup
     tracking_uri: str
+    yard: str = ""
 
     def orders(
         self, run: Run, attempt: Attempt, member: Member, node: Node | None, after: int
@@ -62,12 +67,10 @@ class OrderDesk:
         tracking = attempt.tracking
         if tracking.state in (TrackingState.OFF, TrackingState.CLOSED):
             return {"tracking": None, "tracking_deferred": False}
-        opened = {
-            "uri": self.tracking_uri,
-            "run_id": tracking.run_id or None,
-            "experiment_id": tracking.experiment_id or None,
-        }
-        return {"tracking": opened, "tracking_deferred": tracking.state is TrackingState.DEFERRED}
+        deferred = tracking.state is TrackingState.DEFERRED
+        ids = alias_of(self.yard, str(attempt.key)) if deferred else tracking
+        opened = {"uri": self.tracking_uri, "run_id": ids.run_id, "experiment_id": ids.experiment_id}
+        return {"tracking": opened, "tracking_deferred": deferred}
 
     def _prepare(self, run: Run, attempt: Attempt, member: Member, node: Node | None) -> dict[str, Any]:
         workload = run.workload

@@ -33,8 +33,10 @@ from airyard.app.changes import ChangeFeed
 from airyard.app.control import Control
 from airyard.app.loop import ControlLoop
 from airyard.app.orders import BaseEnvironment, OrderDesk
+from airyard.app.tracking_runs import real_ids_for
 from airyard.core.errors import Unavailable
 from airyard.core.ids import AttemptKey
+from airyard.core.tracking_alias import alias_of
 from airyard.core.workload import DEFAULT_ENVIRONMENT_VERSION
 from airyard.server import routes_runner
 from airyard.server.app import create_app
@@ -104,14 +106,16 @@ class Server:
                 changes=changes,
                 tick=tracking.tick,
             )
-            tracking.start()
+            reads = SqlReadStore(folder / "journal.db")
+            yard = self._premises.yard_id()
+            tracking.start(lambda attempt_key: real_ids_for(reads, yard, attempt_key))
             parts.callback(tracking.stop)
             loop.start()
             parts.callback(loop.stop)
             effects.start(loop)
             parts.callback(effects.stop)
             context = self._context(
-                url, started_ms, loop, journal, logs, tracking, changes, effects, gatekeeper
+                url, started_ms, loop, journal, reads, logs, tracking, changes, effects, gatekeeper
             )
             self._await_first_hello(loop, effects)
             engine.warm(self._default_base())
@@ -150,6 +154,7 @@ class Server:
         started_ms: int,
         loop: ControlLoop,
         journal: SqlJournal,
+        reads: SqlReadStore,
         logs: FileLogStore,
         tracking: TrackingParts,
         changes: ChangeFeed,
@@ -164,7 +169,7 @@ class Server:
             owner=getpass.getuser(),
             loop=loop,
             journal=journal,
-            reads=SqlReadStore(folder / "journal.db"),
+            reads=reads,
             logs=logs,
             blobs=FileBlobStore(folder / "blobs" / "code"),
             secrets=FernetSecretStore(folder),
@@ -205,6 +210,7 @@ class Server:
             },
             secret=context.secrets.get,
             tracking_uri=f"{context.url}/mlflow",
+            yard=self._premises.yard_id(),
         )
 
         @contextlib.asynccontextmanager
@@ -214,7 +220,9 @@ class Server:
 
         app = create_app(context, lifespan=lifespan)
         app.include_router(routes_runner.router(desk))
-        mlflow = tracking.routes(lambda request: _authorise(gatekeeper, request), _scopes(context))
+        mlflow = tracking.routes(
+            lambda request: _authorise(gatekeeper, request), _scopes(context, self._premises.yard_id())
+        )
         if mlflow is not None:
             app.include_router(mlflow)
         _add_session_route(app, gatekeeper)
@@ -294,7 +302,7 @@ def _authorise(gatekeeper: Gatekeeper, request: Request) -> Principal:
     return gatekeeper.authorise(request.headers.get("authorization"), request.cookies.get(SESSION_COOKIE))
 
 
-def _scopes(context: ServerContext) -> Any:
+def _scopes(context: ServerContext, yard: str) -> Any:
     """Return what an attempt's token is bound to in MLflow; the owner is bound to nothing."""
 
     def scope_of(principal: Principal) -> AttemptScope | None:
@@ -303,13 +311,18 @@ def _scopes(context: ServerContext) -> Any:
             return None
         key = AttemptKey(member.run_id, member.attempt)
 
+        alias = alias_of(yard, str(key))
+
         def read(control: Control) -> AttemptScope:
             run = control.state.runs.get(key.run_id)
             if run is None or key.attempt >= len(run.attempts):
-                return AttemptScope(key=str(key), run_id=None, experiment_id=None)
+                return AttemptScope(key=str(key), run_id=None, experiment_id=None, alias=alias)
             tracking = run.attempts[key.attempt].tracking
             return AttemptScope(
-                key=str(key), run_id=tracking.run_id or None, experiment_id=tracking.experiment_id or None
+                key=str(key),
+                run_id=tracking.run_id or None,
+                experiment_id=tracking.experiment_id or None,
+                alias=alias,
             )
 
         return context.loop.query(read).result(timeout=10)

@@ -208,13 +208,14 @@ class Effects:
             self._worker.submit(job, lambda result: self._opened(action, result))
             return
         # Opened again first: idempotent, and after a restart or a deferred start the worker has to know the run.
-        self._worker.submit(job, lambda result: self._refused_at_close(action, result))
+        found: list[TrackedRun] = []
+        self._worker.submit(job, lambda result: self._found_at_close(action, result, found))
         self._send_logs(attempt)
         self._worker.submit(
             FinishJob(
                 key=str(key), status=end_status(attempt), end_ms=attempt.ended_ms or 0, tags=end_tags(attempt)
             ),
-            lambda result: self._closed(action, attempt, result),
+            lambda result: self._closed(action, attempt, result, found),
         )
 
     def _opened(self, action: OpenTracking, result: JobResult) -> None:
@@ -231,19 +232,22 @@ class Effects:
             tracking = Tracking(state=TrackingState.CLOSED, detail=detail)
         self._submit(TrackingAnswered(run_id=action.run_id, attempt=action.attempt, tracking=tracking))
 
-    def _refused_at_close(self, action: CloseTracking, result: JobResult) -> None:
-        if result.error is not None:
+    def _found_at_close(self, action: CloseTracking, result: JobResult, found: list[TrackedRun]) -> None:
+        if isinstance(result.value, TrackedRun):
+            found.append(result.value)
+        elif result.error is not None:
             _log.warning("tracking_refused", run=action.run_id, error=result.error.message)
 
-    def _closed(self, action: CloseTracking, attempt: Attempt, result: JobResult) -> None:
+    def _closed(
+        self, action: CloseTracking, attempt: Attempt, result: JobResult, found: Sequence[TrackedRun]
+    ) -> None:
+        """Note the end, and the run's ids: an attempt that did not wait for them has none until now."""
         self._done(action)
         tracked = attempt.tracking
         detail = result.error.message if result.error else tracked.detail
+        ids = found[0] if found else tracked
         closed = Tracking(
-            state=TrackingState.CLOSED,
-            experiment_id=tracked.experiment_id,
-            run_id=tracked.run_id,
-            detail=detail,
+            state=TrackingState.CLOSED, experiment_id=ids.experiment_id, run_id=ids.run_id, detail=detail
         )
         self._submit(TrackingAnswered(run_id=action.run_id, attempt=action.attempt, tracking=closed))
 

@@ -5,7 +5,9 @@ Owns: the reading of MLflow's paths and the rules. Pure; must not know: HTTP lib
 A user's token may do all that MLflow offers but for the features that make the server's machine act (its
 assistant, AI gateway, jobs and webhooks). An attempt's token may read and create, and write only to its own
 run, to the runs of its own experiment and to the runs it created itself, which carry a tag that the proxy
-sets. It may delete nothing else. Model files and traces name no run and are open to every attempt.
+sets. It may delete nothing else. Model files and traces name no run and are open to every attempt. How an
+attempt's own run ends is Airyard's to say: a status that user code gives it is taken and left out, so that no
+late or replayed one can replace the true end.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
+
+from airyard.core.tracking_alias import TrackedIds
 
 CREATED_BY_TAG = "airyard.created_by_attempt"
 
@@ -53,6 +57,8 @@ _CREATING = re.compile(
     r"|logged-models(?:/[^/]+(?:/params|/tags)?)?|traces(?:/[^/]+(?:/tags|/assessments(?:/[^/]+)?)?)?"
     r"|datasets/create|datasets/[^/]+/(?:records|tags|add-experiments))$"
 )
+_ENDING = frozenset({"status", "end_time"})
+_NAMING = frozenset({"run_id", "run_uuid"})
 _RUN_WRITES = re.compile(r"^(?:runs/.+|upload-artifact|artifacts/presigned-upload-url|traces/link-to-run)$")
 
 
@@ -85,14 +91,34 @@ class Purpose:
         """Whether it makes a run, which is then tagged with its maker."""
         return self.operation == "runs/create"
 
+    @property
+    def may_end_run(self) -> bool:
+        """Whether it may change a run's status."""
+        return self.operation == "runs/update"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptScope:
-    """What an attempt's token is bound to; ids are None while its tracked run does not exist yet."""
+    """What an attempt's token is bound to; ids are None while its tracked run does not exist yet.
+
+    ``alias`` is what its user code may call that run from before it existed.
+    """
 
     key: str
     run_id: str | None
     experiment_id: str | None
+    alias: TrackedIds | None = None
+
+    @property
+    def real(self) -> TrackedIds | None:
+        """The ids to put in the alias's place, once there are any."""
+        if not self.run_id or not self.experiment_id:
+            return None
+        return TrackedIds(run_id=self.run_id, experiment_id=self.experiment_id)
+
+    def owns(self, run_id: str) -> bool:
+        """Whether this is the attempt's own run, by its id or its alias."""
+        return run_id == self.run_id or (self.alias is not None and run_id == self.alias.run_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +176,7 @@ def run_ids_of(body: bytes, query: Mapping[str, str]) -> frozenset[str]:
 
 def may_write_run(scope: AttemptScope, run_id: str, facts: RunFacts | None) -> bool:
     """Whether the attempt may write to ``run_id``; without ``facts`` only its own run is certain."""
-    if run_id == scope.run_id:
+    if scope.owns(run_id):
         return True
     if facts is None:
         return False
@@ -185,3 +211,18 @@ def with_maker(body: bytes, attempt_key: str) -> bytes:
     kept = [tag for tag in tags or [] if not (isinstance(tag, dict) and tag.get("key") == CREATED_BY_TAG)]
     request["tags"] = [*kept, {"key": CREATED_BY_TAG, "value": attempt_key}]
     return json.dumps(request).encode()
+
+
+def without_ending(scope: AttemptScope, body: bytes) -> bytes | None:
+    """Return the body of an attempt's ``runs/update`` without a status for its own run; None: nothing else is in it.
+
+    Other runs of its token, such as children, end by user code alone: their bodies come back as they are.
+    """
+    try:
+        request = json.loads(body)
+    except ValueError:
+        return body
+    if not isinstance(request, dict) or not any(scope.owns(run_id) for run_id in run_ids_of(body, {})):
+        return body
+    kept = {name: value for name, value in request.items() if name not in _ENDING and value is not None}
+    return json.dumps(kept).encode() if kept.keys() - _NAMING else None

@@ -6,6 +6,10 @@ away. Must not know: how callers are known (``authorise``), what MLflow stores, 
 The prefix is taken off and MLflow serves at its own root: its pages name their assets and requests relative
 to themselves, so they work below any prefix, and one rule serves an embedded and a remote MLflow. The
 caller's credentials and cookies end here; upstream sees only the endpoint's own.
+
+User code of an attempt that did not wait for MLflow calls its run by an alias. The real ids take its place here as
+soon as there are any; until then writes are held for the replay, and what MLflow's client asks about the run
+before it writes is answered from what is known.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from airyard.adapters.mlflow_endpoint import MlflowEndpoint, unreachable
-from airyard.adapters.tracking_spool import SpooledWrite, WriteSpool
+from airyard.adapters.tracking_spool import SpooledWrite, Spools, WriteSpool
 from airyard.core.errors import AiryardError, Denied, NotFound, Unavailable, UserError
 from airyard.server.mlflow_policy import (
     CREATED_BY_TAG,
@@ -40,6 +44,7 @@ from airyard.server.mlflow_policy import (
     purpose_of,
     run_ids_of,
     with_maker,
+    without_ending,
 )
 
 _log = logging.getLogger(__name__)
@@ -54,6 +59,8 @@ _REMEMBERED_RUNS = 500
 _REMEMBERED_BYTES = 256 * 1024
 _AWAY_STATUSES = frozenset({502, 503, 504})
 _TIMEOUT = httpx.Timeout(120.0, connect=5.0, pool=30.0)
+# What can be kept or remembered need not wait as long for an MLflow that hangs.
+_WRITE_TIMEOUT = httpx.Timeout(20.0, connect=5.0, pool=30.0)
 _HOP_BY_HOP = frozenset(
     {
         "connection",
@@ -107,12 +114,12 @@ class MlflowProxy(Generic[Principal]):
         upstream: MlflowEndpoint,
         authorise: Callable[[Request], Principal | Awaitable[Principal]],
         scope_of: Callable[[Principal], AttemptScope | None],
-        spool: WriteSpool,
+        spools: Spools,
     ) -> None:
         self._upstream = upstream
         self._authorise = authorise
         self._scope_of = scope_of
-        self._spool = spool
+        self._spools = spools
         self._client = upstream.async_client()
         self._spooling = anyio.CapacityLimiter(8)
         self._base = httpx.URL(upstream.base_url)
@@ -140,18 +147,54 @@ class MlflowProxy(Generic[Principal]):
             raise NotFound(f"{PREFIX}/{path} is off: the server's machine would act on it", code="DISABLED")
         scope = self._scope_of(principal)
         body = await self._body_when_needed(request, purpose, scope)
+        held: str | None = None
         if scope is not None:
-            await self._check(scope, purpose, body or b"", request)
             if purpose.creates_run:
                 body = with_maker(body or b"", scope.key)
+            if _names_alias(request, body, scope):
+                if scope.real is None:
+                    return await self._answer_alias(request, path, purpose, scope, body or b"")
+                request, body = _with_real_ids(request, body, scope)
+                held = scope.key
+            await self._check(scope, purpose, body or b"", request)
+            if purpose.may_end_run:
+                body = without_ending(scope, (asked := body or b""))
+                if body is None:
+                    return JSONResponse(_kept(path, asked))
         if purpose.spooled:
-            return await self._write(request, path, body or b"")
-        if purpose.effect is Effect.READ and path.endswith("api/2.0/mlflow/runs/get"):
+            return await self._write(request, path, body or b"", held)
+        if _reads_run(purpose, path):
             return await self._read_run(request, scope)
         try:
             return await self._forward(request, body)
         except httpx.TransportError as error:
             raise unreachable(self._upstream, error) from error
+
+    async def _answer_alias(
+        self, request: Request, path: str, purpose: Purpose, scope: AttemptScope, body: bytes
+    ) -> Response:
+        """Answer a request that names a run which MLflow does not have yet: hold it, or say what is known.
+
+        Raises: ``Unavailable`` where neither will do; MLflow's client then tries again for some time.
+        """
+        assert scope.alias is not None
+        if purpose.spooled:
+            await self._check(scope, purpose, body, request)
+            kept: bytes | None = body
+            if purpose.may_end_run:
+                kept = without_ending(scope, body)
+            if kept is not None:
+                await self._spool(path, kept, scope.key)
+            return JSONResponse(_kept(path, body), headers={"X-Airyard-Tracking": "held"})
+        if _reads_run(purpose, path):
+            return _known_json(_new_run(scope.alias.run_id, scope.alias.experiment_id))
+        if purpose.effect is Effect.READ and path.endswith("api/2.0/mlflow/experiments/get"):
+            return _known_json(_new_experiment(scope.alias.experiment_id))
+        raise Unavailable(
+            f"the tracked run of attempt {scope.key} is not open yet: MLflow was away when the attempt started",
+            code="TRACKING_UNAVAILABLE",
+            retry_after_ms=2000,
+        )
 
     async def _principal(self, request: Request) -> Principal:
         """Let ``authorise`` decide; refuse what another site's page makes a browser send with its cookie."""
@@ -173,6 +216,8 @@ class MlflowProxy(Generic[Principal]):
         self, request: Request, purpose: Purpose, scope: AttemptScope | None
     ) -> bytes | None:
         """Read the body where it decides something; None means that it is streamed through unread."""
+        if scope is not None and scope.alias is not None and _is_small_json(request):
+            return await request.body()
         names_runs = purpose.effect is Effect.RUN_WRITE and purpose.run_id is None
         in_body = names_runs and purpose.operation != "upload-artifact"
         if not (
@@ -232,23 +277,39 @@ class MlflowProxy(Generic[Principal]):
         _remember(self._known_runs, run_id, facts, _KNOWN_RUNS)
         return facts
 
-    async def _write(self, request: Request, path: str, body: bytes) -> Response:
-        """Forward a write to a run, or keep it: behind earlier ones, or because MLflow does not answer."""
-        if self._spool.is_empty:
+    async def _write(self, request: Request, path: str, body: bytes, held: str | None) -> Response:
+        """Forward a write to a run, or keep it: behind earlier ones, or because MLflow does not answer.
+
+        ``held`` is the attempt whose alias it named: earlier writes of that attempt may still be held.
+        """
+        if held is not None and self._spools.held_of(held) is None:
+            held = None
+        if held is None and self._spools.main.is_empty:
             try:
-                answer = await self._client.send(self._request_upstream(request, body))
+                answer = await self._client.send(self._request_upstream(request, body, _WRITE_TIMEOUT))
             except httpx.TransportError as error:
                 _log.info("spooling writes to runs: %s", unreachable(self._upstream, error).message)
             else:
                 if answer.status_code not in _AWAY_STATUSES:
                     return _whole(answer)
+        await self._spool(path, body, held)
+        return JSONResponse(_kept(path, body), headers={"X-Airyard-Tracking": "spooled"})
+
+    async def _spool(self, path: str, body: bytes, held: str | None) -> None:
+        """Keep a write, with those of attempt ``held`` if given."""
         write = SpooledWrite(path="/" + path, body=body, at_ms=time.time_ns() // 1_000_000)
-        await anyio.to_thread.run_sync(self._spool.append, write, limiter=self._spooling)
+
+        def keep() -> WriteSpool:
+            if held is not None:
+                return self._spools.hold(held, write)
+            self._spools.main.append(write)
+            return self._spools.main
+
+        spool = await anyio.to_thread.run_sync(keep, limiter=self._spooling)
         waited_s = 0.0
-        while self._spool.is_draining and waited_s < _TURN_S:  # or many senders would outrun the replay
+        while spool.is_draining and waited_s < _TURN_S:  # or many senders would outrun the replay
             await anyio.sleep(_TURN_STEP_S)
             waited_s += _TURN_STEP_S
-        return JSONResponse(_kept(path, body), headers={"X-Airyard-Tracking": "spooled"})
 
     async def _read_run(self, request: Request, scope: AttemptScope | None) -> Response:
         """Forward a ``runs/get``; while MLflow is away, answer with what it said last.
@@ -258,7 +319,7 @@ class MlflowProxy(Generic[Principal]):
         """
         run_id = request.query_params.get("run_id") or request.query_params.get("run_uuid") or ""
         try:
-            answer = await self._client.send(self._request_upstream(request, None))
+            answer = await self._client.send(self._request_upstream(request, None, _WRITE_TIMEOUT))
             if answer.status_code not in _AWAY_STATUSES:
                 if answer.status_code == 200 and len(answer.content) <= _REMEMBERED_BYTES:
                     _remember(self._answers, run_id, answer.content, _REMEMBERED_RUNS)
@@ -268,20 +329,14 @@ class MlflowProxy(Generic[Principal]):
             reason = unreachable(self._upstream, error)
         known = self._answers.get(run_id)
         if known is None and scope is not None and run_id == scope.run_id:
-            info = {
-                "run_id": run_id,
-                "run_uuid": run_id,
-                "experiment_id": scope.experiment_id,
-                "status": "RUNNING",
-                "lifecycle_stage": "active",
-            }
-            known = json.dumps({"run": {"info": info, "data": {}}}).encode()
+            known = _new_run(run_id, scope.experiment_id)
         if known is None:
             raise reason
-        headers = {"Content-Type": "application/json", "X-Airyard-Tracking": "remembered"}
-        return Response(known, headers=headers)
+        return _known_json(known)
 
-    def _request_upstream(self, request: Request, body: bytes | None) -> httpx.Request:
+    def _request_upstream(
+        self, request: Request, body: bytes | None, timeout: httpx.Timeout | None = None
+    ) -> httpx.Request:
         raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
         below = raw_path.split(PREFIX.encode() + b"/", 1)[1]
         query = request.scope.get("query_string", b"")
@@ -293,7 +348,7 @@ class MlflowProxy(Generic[Principal]):
             content = request.stream()
         url = self._base.copy_with(raw_path=target)
         return self._client.build_request(
-            request.method, url, content=content, headers=headers, timeout=_TIMEOUT
+            request.method, url, content=content, headers=headers, timeout=timeout or _TIMEOUT
         )
 
     async def _forward(self, request: Request, body: bytes | None) -> Response:
@@ -362,6 +417,56 @@ async def _stream(answer: httpx.Response) -> AsyncIterator[bytes]:
             yield part
     finally:
         await answer.aclose()
+
+
+def _reads_run(purpose: Purpose, path: str) -> bool:
+    return purpose.effect is Effect.READ and path.endswith("api/2.0/mlflow/runs/get")
+
+
+def _is_small_json(request: Request) -> bool:
+    """Whether a body may name an alias and can be read whole; what is larger is streamed and names none."""
+    length = request.headers.get("content-length", "")
+    small = length.isdigit() and int(length) <= _BODY_BYTES
+    return small and request.headers.get("content-type", "").startswith("application/json")
+
+
+def _names_alias(request: Request, body: bytes | None, scope: AttemptScope) -> bool:
+    if scope.alias is None:
+        return False
+    return scope.alias.named_in(request.scope.get("query_string", b"") + b"\n" + (body or b""))
+
+
+def _with_real_ids(request: Request, body: bytes | None, scope: AttemptScope) -> tuple[Request, bytes | None]:
+    """Put the ids of the attempt's run into the place of its alias, in the query and the body."""
+    alias, real = scope.alias, scope.real
+    assert alias is not None
+    assert real is not None
+    query = alias.replaced_in(request.scope.get("query_string", b""), real)
+    named = Request({**request.scope, "query_string": query}, request.receive)
+    return named, None if body is None else alias.replaced_in(body, real)
+
+
+def _new_run(run_id: str, experiment_id: str | None) -> bytes:
+    """Answer ``runs/get`` for a run that nobody has read yet."""
+    info = {
+        "run_id": run_id,
+        "run_uuid": run_id,
+        "experiment_id": experiment_id,
+        "status": "RUNNING",
+        "lifecycle_stage": "active",
+    }
+    return json.dumps({"run": {"info": info, "data": {}}}).encode()
+
+
+def _new_experiment(experiment_id: str) -> bytes:
+    """Answer ``experiments/get`` for the experiment of a run that does not exist yet."""
+    found = {"experiment_id": experiment_id, "name": experiment_id, "lifecycle_stage": "active"}
+    return json.dumps({"experiment": found}).encode()
+
+
+def _known_json(body: bytes) -> Response:
+    headers = {"Content-Type": "application/json", "X-Airyard-Tracking": "remembered"}
+    return Response(body, headers=headers)
 
 
 def _kept(path: str, body: bytes) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from airyard.adapters.mlflow_endpoint import MlflowEndpoint, endpoint_of_uri
 from airyard.adapters.mlflow_rest import MlflowTracker
 from airyard.adapters.mlflow_server import EmbeddedMlflow
 from airyard.adapters.tracking_off import NullTracker
-from airyard.adapters.tracking_spool import SpoolReplayer, WriteSpool
+from airyard.adapters.tracking_replay import Resolve, SpoolReplayer
+from airyard.adapters.tracking_spool import Spools
 from airyard.adapters.tracking_worker import TrackingWorker
 from airyard.core.commands import Tick
 from airyard.ports.tracker import Tracker, TrackerKind
@@ -36,7 +37,7 @@ class TrackingParts:
         self._ready_ms = 0
         self.off = uri == OFF
         self._embedded: EmbeddedMlflow | None = None
-        self._spool: WriteSpool | None = None
+        self._spools: Spools | None = None
         self._replayer: SpoolReplayer | None = None
         self._proxy: MlflowProxy[Principal] | None = None
         self._endpoint: MlflowEndpoint | None = None
@@ -53,8 +54,8 @@ class TrackingParts:
         else:
             self._endpoint = endpoint_of_uri(uri, os.environ)
             self.tracker = MlflowTracker(self._endpoint)
-        self._spool = WriteSpool(folder / "spool")
-        self._replayer = SpoolReplayer(self._spool, self._endpoint)
+        self._spools = Spools(folder / "spool")
+        self._replayer = SpoolReplayer(self._spools, self._endpoint)
 
     def _on_up(self) -> None:
         self._ready_ms = self._now_ms()
@@ -67,13 +68,16 @@ class TrackingParts:
         starting = self._embedded is not None and self._embedded.state().kind is TrackerKind.STARTING
         return Tick(tracker_starting=starting, tracker_ready_ms=self._ready_ms)
 
-    def start(self) -> None:
-        """Start the embedded MLflow (not waited for), the worker and the replay of spooled writes."""
+    def start(self, resolve: Resolve) -> None:
+        """Start the embedded MLflow (not waited for), the worker and the replay of spooled writes.
+
+        ``resolve`` finds the real run of an attempt that was not open when its user code began to write to it.
+        """
         if self._embedded is not None:
             self._embedded.start()
         self.worker.start()
         if self._replayer is not None:
-            self._replayer.start()
+            self._replayer.start(resolve)
 
     def stop(self) -> None:
         """Finish what can be finished in seconds, then stop everything."""
@@ -82,8 +86,8 @@ class TrackingParts:
             self._replayer.stop()
         if self._embedded is not None:
             self._embedded.stop()
-        if self._spool is not None:
-            self._spool.close()
+        if self._spools is not None:
+            self._spools.close()
 
     def routes(
         self,
@@ -91,10 +95,10 @@ class TrackingParts:
         scope_of: Callable[[Principal], AttemptScope | None],
     ) -> APIRouter | None:
         """Return the proxy's routes, or None when tracking is off. Call inside the event loop's process."""
-        if self._endpoint is None or self._spool is None:
+        if self._endpoint is None or self._spools is None:
             return None
         self._proxy = MlflowProxy(
-            upstream=self._endpoint, authorise=authorise, scope_of=scope_of, spool=self._spool
+            upstream=self._endpoint, authorise=authorise, scope_of=scope_of, spools=self._spools
         )
         return router(self._proxy)
 

@@ -18,8 +18,10 @@ from fastapi import FastAPI, Request
 
 from airyard.adapters.mlflow_rest import MlflowTracker
 from airyard.adapters.mlflow_server import EmbeddedMlflow
-from airyard.adapters.tracking_spool import SpoolReplayer, WriteSpool
-from airyard.core.errors import Denied
+from airyard.adapters.tracking_replay import SpoolReplayer
+from airyard.adapters.tracking_spool import Spools
+from airyard.core.errors import Denied, NotFound
+from airyard.core.tracking_alias import alias_of
 from airyard.ports.tracker import OpenRun, TrackerKind
 from airyard.server.mlflow_policy import AttemptScope
 from airyard.server.mlflow_proxy import MlflowProxy, router
@@ -32,6 +34,15 @@ class Gate:
     """Who may come in: one user, and the attempts that a test adds by token."""
 
     attempts: dict[str, AttemptScope] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+
+    def resolve(self, key: str) -> Callable[[bytes], bytes] | None:
+        """Say as the server does how the real ids of an attempt's run come into its held writes."""
+        scope = self.attempts[key]
+        if key in self.refused:
+            raise NotFound(f"attempt {key} has no tracked run", code="TRACKING_NOT_OPEN")
+        alias, real = scope.alias, scope.real
+        return None if alias is None or real is None else lambda body: alias.replaced_in(body, real)
 
     def authorise(self, request: Request) -> AttemptScope | None:
         header = request.headers.get("authorization", "")
@@ -50,7 +61,7 @@ class Yard:
     folder: Path
     mlflow: EmbeddedMlflow
     tracker: MlflowTracker
-    spool: WriteSpool
+    spools: Spools
     gate: Gate
     url: str
 
@@ -59,17 +70,30 @@ class Yard:
         opened = self.tracker.open_run(
             OpenRun(key=f"proxy/{token}", experiment=experiment, run_name="r", start_ms=1, user="ada")
         )
-        scope = AttemptScope(key=token, run_id=opened.run_id, experiment_id=opened.experiment_id)
+        alias = known.alias if (known := self.gate.attempts.get(token)) else None
+        scope = AttemptScope(key=token, run_id=opened.run_id, experiment_id=opened.experiment_id, alias=alias)
+        self.gate.attempts[token] = scope
+        return scope
+
+    def defer(self, token: str) -> AttemptScope:
+        """Let ``token`` in as an attempt that did not wait for MLflow."""
+        scope = AttemptScope(key=token, run_id=None, experiment_id=None, alias=alias_of("proxy", token))
         self.gate.attempts[token] = scope
         return scope
 
     def environment(self, token: str) -> dict[str, str]:
         """Return what user code of the attempt finds."""
-        return os.environ | {
-            "MLFLOW_TRACKING_URI": f"{self.url}/mlflow",
-            "MLFLOW_TRACKING_TOKEN": token,
-            "MLFLOW_RUN_ID": str(self.gate.attempts[token].run_id),
-        }
+        scope = self.gate.attempts[token]
+        run_id = scope.run_id if scope.run_id or scope.alias is None else scope.alias.run_id
+        return (
+            os.environ
+            | {
+                "MLFLOW_TRACKING_URI": f"{self.url}/mlflow",
+                "MLFLOW_TRACKING_TOKEN": token,
+                "MLFLOW_RUN_ID": str(run_id),
+            }
+            | ({"MLFLOW_EXPERIMENT_ID": scope.alias.experiment_id} if scope.alias else {})
+        )
 
     def client(self, token: str = USER_TOKEN) -> httpx.Client:
         headers = {"Authorization": f"Bearer {token}"}
@@ -92,12 +116,12 @@ def wait_until() -> Callable[..., None]:
 @pytest.fixture(scope="session")
 def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
     folder: Path = tmp_path_factory.mktemp("tracking")
-    spool = WriteSpool(folder / "spool")
+    spools = Spools(folder / "spool")
     mlflow = EmbeddedMlflow(folder / "mlflow", folder / "mlflow.log")
-    replayer = SpoolReplayer(spool, mlflow.endpoint)
     gate = Gate()
+    replayer = SpoolReplayer(spools, mlflow.endpoint, resolve=gate.resolve)
     proxy = MlflowProxy(
-        upstream=mlflow.endpoint, authorise=gate.authorise, scope_of=lambda scope: scope, spool=spool
+        upstream=mlflow.endpoint, authorise=gate.authorise, scope_of=lambda scope: scope, spools=spools
     )
 
     @asynccontextmanager
@@ -120,7 +144,7 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
     try:
         _wait_until(lambda: server.started and mlflow.state().kind is TrackerKind.UP)
         yield Yard(
-            folder / "mlflow", mlflow, tracker, spool, gate, f"http://127.0.0.1:{listener.getsockname()[1]}"
+            folder / "mlflow", mlflow, tracker, spools, gate, f"http://127.0.0.1:{listener.getsockname()[1]}"
         )
     finally:
         server.should_exit = True
@@ -128,4 +152,4 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
         tracker.close()
         replayer.stop()
         mlflow.stop()
-        spool.close()
+        spools.close()

@@ -149,7 +149,7 @@ def test_writes_during_an_outage_are_kept_and_replayed_in_order(yard, wait_until
             output, _ = client.communicate("go\n", timeout=100)
             assert client.returncode == 0
             assert output.endswith("done\n")
-            assert yard.spool.backlog().writes >= 12
+            assert yard.spools.backlog().writes >= 11
             with yard.client("30.0") as direct:
                 body = {"run_id": scope.run_id, "key": "bad//name", "value": "1"}
                 refused_later = direct.post("/api/2.0/mlflow/runs/set-tag", json=body)
@@ -160,16 +160,16 @@ def test_writes_during_an_outage_are_kept_and_replayed_in_order(yard, wait_until
     finally:
         client.kill()
         client.wait()
-    wait_until(lambda: yard.mlflow.state().kind is TrackerKind.UP and yard.spool.is_empty)
+    wait_until(lambda: yard.mlflow.state().kind is TrackerKind.UP and yard.spools.backlog().writes == 0)
     history = yard.tracker.metric_history(str(scope.run_id), "loss")
     assert [point.value for point in history] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     with yard.client() as direct:
         run = direct.get("/api/2.0/mlflow/runs/get", params={"run_id": scope.run_id}).json()["run"]
     tags = {tag["key"]: tag["value"] for tag in run["data"]["tags"]}
     assert tags["step"] == "5"
-    assert run["info"]["status"] == "FINISHED"
+    assert run["info"]["status"] == "RUNNING"  # only Airyard says how the attempt's own run ended
     assert run["data"]["params"] == [{"key": "late", "value": "yes"}]
-    assert yard.spool.backlog().refused == 1
+    assert yard.spools.backlog().refused == 1
 
 
 def test_user_code_that_meets_an_absent_mlflow_from_start_to_end_succeeds(yard, wait_until) -> None:
@@ -180,5 +180,5 @@ def test_user_code_that_meets_an_absent_mlflow_from_start_to_end_succeeds(yard, 
             input="go\n", env=yard.environment("31.0"), capture_output=True, text=True, timeout=100, check=False,
         )  # fmt: skip
         assert ran.returncode == 0, ran.stderr
-    wait_until(lambda: yard.mlflow.state().kind is TrackerKind.UP and yard.spool.is_empty)
+    wait_until(lambda: yard.mlflow.state().kind is TrackerKind.UP and yard.spools.backlog().writes == 0)
     assert len(yard.tracker.metric_history(str(scope.run_id), "loss")) == 6

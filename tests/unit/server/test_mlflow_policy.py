@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from airyard.core.tracking_alias import alias_of
 from airyard.server.mlflow_policy import (
     CREATED_BY_TAG,
     AttemptScope,
@@ -16,6 +17,7 @@ from airyard.server.mlflow_policy import (
     purpose_of,
     run_ids_of,
     with_maker,
+    without_ending,
 )
 
 RUN = "0123456789abcdef0123456789abcdef"
@@ -124,3 +126,35 @@ def test_the_makers_tag_cannot_be_forged() -> None:
 def test_an_attempt_names_no_folder_of_the_server(location: object, refused: bool) -> None:
     assert is_path_of_server(json.dumps({"name": "e", "artifact_location": location}).encode()) is refused
     assert is_path_of_server(b"[]")
+
+
+def test_an_attempt_may_write_to_its_alias_and_no_others() -> None:
+    alias = alias_of("yard", "12.0")
+    for run_id in (None, "own"):
+        scope = AttemptScope(key="12.0", run_id=run_id, experiment_id="1" if run_id else None, alias=alias)
+        assert may_write_run(scope, alias.run_id, None)
+        assert not may_write_run(scope, alias_of("yard", "13.0").run_id, None)
+        assert (scope.real is None) is (run_id is None)
+
+
+@pytest.mark.parametrize(
+    ("sent", "left"),
+    [
+        ({"run_id": "own", "status": "FINISHED", "end_time": 5}, None),
+        ({"run_id": "own", "run_uuid": "own", "status": "RUNNING", "run_name": None}, None),
+        ({"run_id": "own", "status": "FINISHED", "run_name": "n"}, {"run_id": "own", "run_name": "n"}),
+        ({"run_uuid": "ALIAS", "status": "FAILED"}, None),
+        ({"run_id": "child", "status": "FINISHED"}, {"run_id": "child", "status": "FINISHED"}),
+    ],
+)
+def test_only_airyard_says_how_the_own_run_ends(sent: dict[str, object], left: object) -> None:
+    alias = alias_of("yard", "12.0")
+    scope = AttemptScope(key="12.0", run_id="own", experiment_id="1", alias=alias)
+    body = without_ending(scope, json.dumps(sent).replace("ALIAS", alias.run_id).encode())
+    assert (None if body is None else json.loads(body)) == left
+
+
+def test_a_body_that_is_no_object_is_left_to_mlflow() -> None:
+    scope = AttemptScope(key="12.0", run_id="own", experiment_id="1")
+    assert without_ending(scope, b"not json") == b"not json"
+    assert without_ending(scope, b"[1]") == b"[1]"
