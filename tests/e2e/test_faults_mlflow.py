@@ -77,9 +77,8 @@ def test_a_killed_mlflow_stops_no_run_and_loses_no_metric(tracked: Yard, tmp_pat
         done = tracked.call("-o", "json", "metrics", str(run_id), "--key", "loss")
         if done.returncode == 5:
             return {}  # MLflow is still away, and says so
-        found = json.loads(done.stdout)["data"]
-        found = found.get("metrics", found)
-        return found.get("loss") or {}
+        (found,) = json.loads(done.stdout)["data"]["runs"]
+        return found["metrics"].get("loss") or {}
 
     wait_for(lambda: loss().get("step") == 9, 120, "the metrics logged while MLflow was down")
     assert loss()["value"] == pytest.approx(0.1)
