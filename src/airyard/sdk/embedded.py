@@ -38,12 +38,30 @@ class Endpoint:
 
 
 def read_endpoint(home: Path) -> Endpoint | None:
-    """Return what endpoint.json says; None when there is none. It may be stale: only ``find`` knows."""
+    """Return what endpoint.json says; None when there is none. It may be stale: only ``find`` knows.
+
+    Where it is missing or damaged, the lock file of a live server says the same.
+    """
+    return _announced(home) or _holder(home)
+
+
+def _announced(home: Path) -> Endpoint | None:
     try:
         data = json.loads((home / "server" / "endpoint.json").read_text(encoding="utf-8"))
         return Endpoint(url=str(data["url"]), pid=int(data["pid"]), version=str(data.get("version", "?")))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _holder(home: Path) -> Endpoint | None:
+    # Only read: to try the lock could make the start of a server fail.
+    try:
+        data = json.loads((home / "server" / "lock").read_text(encoding="utf-8"))
+        host = f"[{data['host']}]" if ":" in data["host"] else data["host"]
+        found = Endpoint(url=f"http://{host}:{int(data['port'])}", pid=int(data["pid"]), version="?")
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if is_alive(found.pid) else None
 
 
 def find(home: Path) -> HttpTransport | None:
@@ -184,7 +202,7 @@ def _arguments_of_a_crashed_one(home: Path) -> tuple[str, ...]:
 
     Else the simulated nodes of a killed server would be gone, and with them what runs there.
     """
-    if read_endpoint(home) is None:
+    if _announced(home) is None:
         return ()
     try:
         found = json.loads((home / "server" / "arguments.json").read_text(encoding="utf-8"))

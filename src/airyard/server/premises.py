@@ -10,12 +10,14 @@ import json
 import os
 import secrets
 import socket
+import stat
 from pathlib import Path
 from typing import Any
 
 from airyard.core.errors import Conflict, Fix, Unavailable, UserError
 
 KEY_BYTES = 32
+TOKEN_CHARACTERS = 16
 
 
 def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
@@ -48,6 +50,8 @@ class Premises:
         try:
             self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.folder.mkdir(mode=0o700, exist_ok=True)
+            if stat.S_IMODE(self.folder.stat().st_mode) & 0o077:
+                self.folder.chmod(0o700)  # the token and the keys lie here
             descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise UserError(
@@ -63,7 +67,10 @@ class Premises:
             raise Conflict(
                 f"another server has the data folder {self.home}: {_describe(holder)}",
                 code="ALREADY_SERVED",
-                fix=Fix(text="use that server, or stop it first", command=f"airyard --home {self.home} down"),
+                fix=Fix(
+                    text=f"use that server, or stop it first{_by_signal(holder)}",
+                    command=f"airyard --home {self.home} down",
+                ),
             ) from None
         self._lock = descriptor
 
@@ -75,34 +82,41 @@ class Premises:
         os.pwrite(self._lock, text.encode(), 0)
 
     def token(self) -> str:
-        """Return the owner's token, made at the first call (0600)."""
-        path = self.folder / "token"
-        try:
-            return path.read_text().strip()
-        except FileNotFoundError:
-            token = "ayt_" + secrets.token_urlsafe(32)
-            write_atomically(path, token.encode())
-            return token
+        """Return the owner's token, made at the first call. Raises: UserError for one that can be guessed.
+
+        An empty file, which a crash of the machine may leave, is no token: it would let in who sends none.
+        """
+        token = self._kept("token", f"ayt_{secrets.token_urlsafe(32)}".encode()).decode().strip()
+        if len(token) < TOKEN_CHARACTERS:
+            raise UserError(
+                f"the token in {self.folder / 'token'} has {len(token)} characters; "
+                f"it must have at least {TOKEN_CHARACTERS}",
+                code="WEAK_TOKEN",
+                fix="remove that file: the next start makes a new token",
+            )
+        return token
 
     def attempt_key(self) -> bytes:
-        """Return the key under which attempt tokens are made."""
-        path = self.folder / "attempt.key"
-        try:
-            return path.read_bytes()
-        except FileNotFoundError:
-            key = secrets.token_bytes(KEY_BYTES)
-            write_atomically(path, key)
-            return key
+        """Return the key under which attempt tokens are made; a damaged one is replaced."""
+        return self._kept("attempt.key", secrets.token_bytes(KEY_BYTES), least_bytes=KEY_BYTES)
 
     def yard_id(self) -> str:
         """Return a short name of this yard that stays: it keeps keys on a shared tracking store apart."""
-        path = self.folder / "yard.id"
+        return self._kept("yard.id", f"yard-{secrets.token_hex(4)}".encode()).decode().strip()
+
+    def _kept(self, name: str, fresh: bytes, *, least_bytes: int = 1) -> bytes:
+        """Return what a file (0600) holds; write ``fresh`` into one that is missing, or holds less than it must."""
+        path = self.folder / name
         try:
-            return path.read_text().strip()
+            found = path.read_bytes()
         except FileNotFoundError:
-            name = "yard-" + secrets.token_hex(4)
-            write_atomically(path, name.encode())
-            return name
+            found = b""
+        if len(found.strip() if least_bytes == 1 else found) < least_bytes:
+            found = fresh
+            write_atomically(path, found)
+        elif stat.S_IMODE(path.stat().st_mode) & 0o077:
+            path.chmod(0o600)  # it was copied or restored without its mode
+        return found
 
     def listen(self, host: str, port: int | None) -> socket.socket:
         """Bind the configured port, else the one chosen before, else a free one that is then kept.
@@ -152,6 +166,14 @@ def _describe(holder: str) -> str:
         return f"pid {data['pid']} at http://{data['host']}:{data['port']}"
     except (ValueError, KeyError, TypeError):
         return "it is just starting"
+
+
+def _by_signal(holder: str) -> str:
+    """Return the way that needs neither token nor ``endpoint.json``."""
+    try:
+        return f"; where `down` does not find it, `kill {int(json.loads(holder)['pid'])}` ends it, runs go on"
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def _holder_of(port: int) -> str:

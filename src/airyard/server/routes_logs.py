@@ -51,8 +51,8 @@ async def run_logs(
 ) -> StreamingResponse:
     """Return log lines in corrected time order over the nodes: NDJSON of LOG and GAP, then END.
 
-    With ``follow`` until the attempt has ended and its log is complete. An expression that takes too long ends the
-    answer: END says so, and that it is not complete.
+    With ``follow`` until the attempt has ended and its log is complete. An expression that takes too long is refused,
+    or ends an answer that has begun: END says so, and that it is not complete.
     """
     run = await run_of(context, caller, ref)
     search = None if grep is None else await run_in_threadpool(ProcessLineSearch, grep)
@@ -67,6 +67,12 @@ async def run_logs(
     async def look() -> Block:
         return await run_in_threadpool(reading.look)
 
+    if search is not None:
+        try:
+            await run_in_threadpool(reading.look_ahead)
+        except UserError:
+            search.close()
+            raise
     return streaming(_closing(follow(Wakeups(context.changes, [run.run_id]), look), search))
 
 
@@ -122,6 +128,7 @@ class _Reading:
     keys: tuple[MemberKey, ...] = ()
     reader: LogReader | None = None
     tailed: bool = field(default=False)
+    ahead: Block | None = None
 
     def __post_init__(self) -> None:
         if self.attempt is None:
@@ -136,6 +143,11 @@ class _Reading:
             search=self.wanted.search,
         )
 
+    def look_ahead(self) -> None:
+        """Make the first look now. Raises: UserError of the search."""
+        if self.reader is not None and self.attempt is not None:
+            self.ahead = self._next_block(self.reader, self.attempt)
+
     def look(self) -> Block:
         """Return the lines that have come, and END when there is nothing more to wait for."""
         self._refresh()
@@ -144,6 +156,9 @@ class _Reading:
                 return Block(data=b"")
             end: dict[str, Any] = {"type": "END", "attempt": None, "complete": True, "members": []}
             return Block(data=ndjson([end]), done=True)
+        if self.ahead is not None:
+            block, self.ahead = self.ahead, None
+            return block
         try:
             return self._next_block(self.reader, self.attempt)
         except UserError as error:  # of the search

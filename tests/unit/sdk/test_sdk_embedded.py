@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -36,6 +37,20 @@ def test_an_endpoint_is_read_or_counts_as_none(tmp_path: Path) -> None:
     found = embedded.read_endpoint(tmp_path)
     assert found is not None
     assert (found.url, found.pid) == ("http://127.0.0.1:7", 5)
+
+
+def test_a_damaged_endpoint_hides_no_live_server(tmp_path: Path) -> None:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    (folder / "endpoint.json").write_text("{")
+    (folder / "lock").write_text(json.dumps({"pid": os.getpid(), "started_ms": 1, "host": "::1", "port": 7}))
+    found = embedded.read_endpoint(tmp_path)
+    assert found is not None
+    assert (found.url, found.pid) == ("http://[::1]:7", os.getpid())
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (folder / "lock").write_text(json.dumps({"pid": ended.pid, "host": "127.0.0.1", "port": 7}))
+    assert embedded.read_endpoint(tmp_path) is None
 
 
 def test_where_no_server_can_run_the_way_out_is_named(
