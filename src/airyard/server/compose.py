@@ -255,7 +255,8 @@ class Server:
         if self._stop_asked.is_set():
             return
         _log.info("serving", url=url, home=str(self._home), simulate=self._simulate)
-        asyncio.run(server.serve(sockets=[listener]))
+        with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+            runner.run(server.serve(sockets=[listener]))
         self._premises.withdraw()
         _log.info("stopped")
 
