@@ -54,11 +54,14 @@ def play_round(sweep: str, number: int, trials: list[dict]) -> tuple[float, dict
             accuracy = airyard("metrics", str(run["run_id"]), "--key", "accuracy")["runs"][0]["metrics"][
                 "accuracy"
             ]["value"]
-            results.append((accuracy, trial))
+            results.append((accuracy, -trials.index(trial), trial))
             print(f"round {number}: run {run['run_id']} {trial} -> {accuracy:.4f}", flush=True)
     if not results:
         raise SystemExit(f"no trial of round {number} succeeded")
-    return max(results, key=lambda result: result[0])
+    accuracy, _, best = max(
+        results, key=lambda result: result[:2]
+    )  # of equals the first, in whatever order they ended
+    return accuracy, best
 
 
 def main() -> None:
