@@ -6,8 +6,8 @@ Must not know: which fields exist, how a file is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -96,7 +96,7 @@ class WorkloadInvalid(UserError):
 
     def __init__(self, problems: Sequence[Problem], *, file: str) -> None:
         count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
-        lines = "\n".join(str(problem) for problem in problems)
+        lines = "\n".join(_lines_of(problems))
         super().__init__(
             f"{file} has {count}:\n{lines}",
             fix=_fix_of(problems),
@@ -105,10 +105,20 @@ class WorkloadInvalid(UserError):
         self.problems = tuple(problems)
 
 
+def _lines_of(problems: Sequence[Problem]) -> Iterator[str]:
+    """Write each problem; what a block takes is listed once."""
+    listed: set[tuple[str, ...]] = set()
+    for problem in problems:
+        yield str(replace(problem, valid_keys=()) if problem.valid_keys in listed else problem)
+        listed.add(problem.valid_keys)
+
+
 def _fix_of(problems: Sequence[Problem]) -> str:
     """Point at the help of the first block that has a problem."""
-    dotted = next((problem.path for problem in problems if problem.path), "")
-    block = dotted.split(".")[0].split("[")[0]
+    first = next((problem for problem in problems if problem.path), None)
+    block = first.path.split(".")[0].split("[")[0] if first else ""
+    if first and first.path == block and first.code is ProblemCode.UNKNOWN_FIELD:
+        block = first.near_miss or ""  # a field that does not exist has no help
     return f"`airyard run -h config{'.' + block if block else ''}` lists the fields and what they take"
 
 
@@ -180,10 +190,18 @@ def dotted_path(path: FieldPath) -> str:
     return out
 
 
+_PREFIX_LETTERS = 4
+
+
 def near_miss(word: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate within an edit distance of max(len/3, 1), the nearest first; None when none is."""
-    limit = max(len(word) // 3, 1)
+    """Return the candidate within an edit distance of max(len/3, 1), the nearest first; else the only one it begins.
+
+    A plural counts as its singular: ``env_vars`` begins ``env_variables``.
+    """
     lowered = word.lower()
+    letters = len(word.lstrip("-"))
+    limit = min(max(len(word) // 3, 1), letters - 1)
+    candidates = tuple(candidates)
     scored = [
         (distance, candidate)
         for candidate in candidates
@@ -191,7 +209,10 @@ def near_miss(word: str, candidates: Iterable[str]) -> str | None:
         and (distance := edit_distance(lowered, candidate.lower())) <= limit
         and candidate != word
     ]
-    return min(scored)[1] if scored else None
+    if scored:
+        return min(scored)[1]
+    longer = [name for name in candidates if name != word and name.lower().startswith(lowered.rstrip("s"))]
+    return longer[0] if len(longer) == 1 and letters >= _PREFIX_LETTERS else None
 
 
 def edit_distance(one: str, other: str) -> int:

@@ -93,7 +93,7 @@ def test_the_text_and_the_json_of_an_error(tmp_path: Path) -> None:
     ("extra", "code", "words"),
     [
         ("pool_id: main\n", "UNKNOWN_FIELD", '"compute.pool_id"'),
-        ("experiment: x\n", "UNKNOWN_FIELD", "valid: experiment_name, name"),
+        ("experiment: x\n", "UNKNOWN_FIELD", 'did you mean "experiment_name"? (valid: experiment_name, name'),
         ("tags: {a: [1]}\n", "WRONG_TYPE", "expected text, got a list"),
         ("env_variables: {A: 8}\n", "WRONG_TYPE", 'put it in quotes: "8"'),
         ("env_variables: {A: yes}\n", "WRONG_TYPE", 'put it in quotes: "yes"'),
@@ -303,3 +303,21 @@ def test_near_misses() -> None:
     assert near_miss("comand", ["command", "compute"]) == "command"
     assert near_miss("xyz", ["command", "compute"]) is None
     assert near_miss("Command", ["command"]) == "command"
+    assert near_miss("env_vars", ["env_variables", "environment"]) == "env_variables"
+    assert near_miss("envi", ["environment", "envisaged"]) is None  # two begin so
+    assert near_miss("-e", ["-f", "-r"]) is None  # two letters are too few to be near
+
+
+def test_what_a_block_takes_is_listed_once_and_help_is_named_that_exists(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadInvalid) as caught:
+        load_text(
+            "experiment_nam: a\nzzzz: 1\ncompute: {accelerator_type: CPU}\ncommand: c\n", folder=tmp_path
+        )
+    assert caught.value.message.count("valid: experiment_name") == 1
+    assert all(each["valid_keys"] for each in caught.value.details["problems"])
+    assert "`airyard run -h config.experiment_name`" in str(caught.value.fix)
+    with pytest.raises(WorkloadInvalid) as caught:
+        load_text(
+            "experiment_name: a\nzzzz: 1\ncompute: {accelerator_type: CPU}\ncommand: c\n", folder=tmp_path
+        )
+    assert "`airyard run -h config`" in str(caught.value.fix)
