@@ -6,6 +6,7 @@ Must not know: any verb.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cached_property, wraps
 from typing import Any
@@ -133,3 +134,18 @@ def key_values(pairs: tuple[str, ...], option: str) -> dict[str, str]:
             raise click.BadParameter(f"{pair!r} is not KEY=VALUE.", param_hint=option)
         out[key] = value
     return out
+
+
+def confirm(question: str) -> None:
+    """Ask on stderr and return when the answer is yes.
+
+    Raises: click.Abort for a no or Ctrl-C, click.UsageError where nobody can answer.
+    """
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise click.UsageError("There is nobody to ask here; -y goes ahead without asking.") from None
+    if not agreed:
+        raise click.Abort

@@ -57,6 +57,10 @@ SECTIONS: dict[str, dict[str, str]] = {
 VERBS = {name: text for section in SECTIONS.values() for name, text in section.items()}
 
 
+class ReaderGone(Exception):
+    """Nobody reads stdout any more."""
+
+
 class Verbs(click.Group):
     """The top group: one module a verb, imported when that verb is used."""
 
@@ -82,6 +86,15 @@ class Verbs(click.Group):
             hint = f" Did you mean `airyard {near[0]}`?" if near else " `airyard --help` lists the commands."
             ctx.fail(f"No such command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the verb and write out what it printed; click itself would end a broken pipe with 1."""
+        try:
+            returned: object = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise ReaderGone from None
+        return returned
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs by section without importing them."""
@@ -122,8 +135,8 @@ def run(arguments: list[str], app: App | None = None) -> int:
     except (KeyboardInterrupt, click.Abort):
         sys.stderr.write("\n")
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        # Nobody reads stdout any more; give Python's own flush at exit something that takes it.
+    except (ReaderGone, BrokenPipeError):
+        # Nobody reads stdout any more: give Python's own flush at exit something that takes it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return ExitCode.BROKEN_PIPE
     except click.exceptions.NoArgsIsHelpError as help_:

@@ -207,10 +207,12 @@ class Client:
             if answer["done"]:
                 return [by_id[run_id] for run_id in ids if run_id in by_id]
             if deadline is not None and self._clock() >= deadline:
-                live = [run_id for run_id in ids if by_id.get(run_id, {}).get("state") != "ENDED"]
+                live = [run_id for run_id in dict.fromkeys(ids) if by_id[run_id]["state"] != "ENDED"]
+                verb = "is" if len(live) == 1 else "are"
                 raise Unavailable(
-                    f"After {timeout_s:g} s still live: {', '.join(f'run {run_id}' for run_id in live)}.",
+                    f"Run {', '.join(map(str, live))} {verb} not over after {timeout_s:g} s.",
                     code="WAIT_TIMEOUT",
+                    fix=f"Wait again, or see what it does: `airyard explain {live[0]}`.",
                     details={"live": live},
                 )
 

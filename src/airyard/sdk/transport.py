@@ -64,7 +64,10 @@ class ConnectionLost(Unavailable):
     default_code = "SERVER_UNREACHABLE"
 
     def __init__(self, message: str, *, sent: bool) -> None:
-        super().__init__(message)
+        super().__init__(
+            message,
+            fix="Check the address (--host, AIRYARD_HOST or config.toml) and that a server runs there.",
+        )
         self.sent = sent
 
 

@@ -107,9 +107,9 @@ def _attempt(run: Run, number: int) -> Attempt | None:
 
 def _members(run: Run, attempt: Attempt, node: int | None) -> tuple[MemberKey, ...]:
     if node is not None and node >= len(attempt.members):
-        raise UserError(
-            f"attempt {attempt.number} of run {run.run_id} has the nodes 0 to {len(attempt.members) - 1}; "
-            f"there is no node {node}",
+        there = "node 0 only" if len(attempt.members) == 1 else f"the nodes 0 to {len(attempt.members) - 1}"
+        raise NotFound(
+            f"attempt {attempt.number} of run {run.run_id} has {there}; there is no node {node}",
             code="NO_NODE",
         )
     return tuple(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -309,3 +311,47 @@ def test_the_fast_verbs_import_little(arguments: list[str], tmp_path: Path) -> N
         check=False,
     )
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_nobody_to_ask_is_a_usage_error_and_no_is_no(airyard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    code, _, err = airyard("rm", "9")
+    assert code == 2
+    assert "-y" in err
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    assert airyard("rm", "9")[0] == 130
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--model", "H100", "--", "true"], "--gpus N"),
+        (["--gpus", "9", "--", "true"], "the largest has 8"),
+    ],
+)
+def test_gpus_of_a_command_that_cannot_be_meant(airyard: Any, words: list[str], told: str) -> None:
+    pools = [{"name": "big", "accelerator": "GPU_8xH100"}, {"name": "CPU", "accelerator": "CPU"}]
+    code, _, err = airyard("run", *words, answers={"GET /pools": [{"pools": pools}]})
+    assert code == 2
+    assert told in err
+
+
+def test_a_metric_that_nobody_logged_names_those_there_are(airyard: Any) -> None:
+    values = {"loss": {"value": "nan", "step": 0}, "system/cpu": {"value": 1.0, "step": 0}}
+    answers = {"GET /runs/7/metrics": [{"metrics": values}]}
+    code, _, err = airyard("metrics", "7", "--best", "max:acc", answers=answers)
+    assert code == 3
+    assert "They logged loss." in err
+    code, _, err = airyard("metrics", "7", "--best", "max:loss", answers=answers)
+    assert code == 3
+    assert "anything but NaN" in err
+
+
+def test_a_reader_that_went_away_is_141() -> None:
+    """A real pipe whose reading end is closed before anything is written."""
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, "-m", "airyard.cli", "schema"]
+    done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")

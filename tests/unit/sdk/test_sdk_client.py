@@ -64,7 +64,7 @@ def test_wait_asks_until_done_and_keeps_the_order_given() -> None:
 def test_wait_gives_up_and_names_what_is_live() -> None:
     answers = [{"done": False, "runs": [run_document(1, state="ACTIVE"), run_document(2)]}]
     client, _, _ = fake_client({"GET /wait": answers})
-    with pytest.raises(Unavailable, match="still live: run 1") as caught:
+    with pytest.raises(Unavailable, match="Run 1 is not over") as caught:
         client.wait([1, 2], timeout_s=0)
     assert caught.value.code == "WAIT_TIMEOUT"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from airyard.cli.app import App, verb
+from airyard.cli.app import App, confirm, verb
 from airyard.core.errors import AiryardError
 
 
@@ -21,7 +21,7 @@ def command(app: App, refs: tuple[str, ...], everything: bool, yes: bool) -> int
     if everything:
         refs = tuple(str(run["run_id"]) for run in app.client.list(state="live", limit=None))
         if refs and not yes and not app.as_json:
-            click.confirm(f"Cancel {len(refs)} runs ({', '.join(refs)})?", abort=True, err=True)
+            confirm(f"Cancel {len(refs)} runs ({', '.join(refs)})?")
     answers: list[dict[str, Any]] = []
     failed: list[AiryardError] = []
     for ref in refs:

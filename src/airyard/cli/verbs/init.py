@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import click
@@ -39,4 +40,4 @@ def command(app: App, folder: Path, template: str, accelerator: str, count: int,
         app.console.data({"files": [str(folder / file) for file in files]})
         return
     app.console.text("\n".join(f"wrote {folder / file}" for file in files))
-    app.console.note(f"`airyard run -f {folder / 'workload.yaml'} --watch` runs it", "dim")
+    app.console.note(f"`airyard run -f {shlex.quote(str(folder / 'workload.yaml'))} --watch` runs it", "dim")

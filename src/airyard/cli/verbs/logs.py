@@ -13,7 +13,7 @@ from airyard.cli import formats
 from airyard.cli.app import App, verb
 from airyard.cli.exit_codes import ExitCode
 from airyard.cli.watching import LogPrinter
-from airyard.core.errors import NotFound, UserError
+from airyard.core.errors import NotFound
 from airyard.sdk.requests import LATEST
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
@@ -122,7 +122,7 @@ def _download(app: App, run: dict[str, Any], node: int | None, attempt: int, fol
         raise NotFound(f"Run {run['run_id']} has no attempt {number}; it has {len(attempts)}.")
     members = [each for each in chosen.get("members") or () if node in (None, each["member"])]
     if not members:
-        raise UserError(f"Attempt {number} of run {run['run_id']} has no node {node}.", code="NO_NODE")
+        raise NotFound(f"Attempt {number} of run {run['run_id']} has no node {node}.", code="NO_NODE")
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     files = []
     for member in members:

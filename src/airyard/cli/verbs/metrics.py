@@ -53,10 +53,16 @@ def _parse_best(text: str) -> tuple[str, str]:
 
 
 def _best(found: dict[str, dict[str, Any]], direction: str, metric: str) -> dict[str, Any]:
-    values = {ref: float(metrics[metric]["value"]) for ref, metrics in found.items() if metric in metrics}
-    values = {ref: value for ref, value in values.items() if value == value}  # NaN never wins
+    logged = {ref: float(metrics[metric]["value"]) for ref, metrics in found.items() if metric in metrics}
+    values = {ref: value for ref, value in logged.items() if value == value}  # NaN never wins
     if not values:
-        raise NotFound(f"None of the runs has logged a metric {metric!r}.", code="NO_METRIC")
+        what = f"logged {metric!r} as anything but NaN" if logged else f"logged a metric {metric!r}"
+        there = sorted({name for each in found.values() for name in each if not name.startswith("system/")})
+        raise NotFound(
+            f"None of the runs has {what}.",
+            code="NO_METRIC",
+            fix=f"They logged {', '.join(there)}." if there and not logged else None,
+        )
     ref = (max if direction == "max" else min)(values, key=lambda each: values[each])
     return {"ref": ref, "key": metric, "value": values[ref], "step": found[ref][metric].get("step")}
 

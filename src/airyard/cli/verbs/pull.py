@@ -30,7 +30,13 @@ def command(app: App, ref: str, path: str, to: Path | None, only_list: bool) -> 
         _show(app, run_id, entries)
         return
     if not entries:
-        raise NotFound(f"Run {run_id} has no output{f' at {path}' if path else ''}.", code="NO_OUTPUT")
+        raise NotFound(
+            f"Run {run_id} has no output{f' at {path}' if path else ''}.",
+            code="NO_OUTPUT",
+            fix=f"`airyard pull {run_id} --list` shows what there is."
+            if path
+            else "A run keeps what it writes below $AIRYARD_OUTPUT_DIR.",
+        )
     folder = to or Path(f"run-{run_id}")
     copied: list[dict[str, Any]] = []
     sizes: list[int] = []

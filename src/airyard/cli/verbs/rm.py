@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from airyard.cli import formats
-from airyard.cli.app import App, verb
+from airyard.cli.app import App, confirm, verb
 
 
 @verb("rm")
@@ -14,8 +14,7 @@ from airyard.cli.app import App, verb
 def command(app: App, refs: tuple[str, ...], yes: bool) -> None:
     """Remove ended runs: their logs, their tracking, and their code where no other run uses it."""
     if not yes and not app.as_json:
-        named = ", ".join(refs)
-        click.confirm(f"Remove run {named} with its logs and tracking, for good?", abort=True, err=True)
+        confirm(f"Remove run {', '.join(refs)} with its logs and tracking, for good?")
     removed = []
     for ref in refs:
         answer = app.client.delete(ref)

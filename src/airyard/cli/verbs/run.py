@@ -9,6 +9,7 @@ import click
 from airyard.cli import formats, run_text, watching
 from airyard.cli.app import App, Verb, key_values, verb
 from airyard.cli.exit_codes import ExitCode
+from airyard.core.errors import UserError
 
 if TYPE_CHECKING:
     from airyard.sdk.submission import Submission
@@ -101,6 +102,8 @@ def check_usage(given: dict[str, Any], words: list[str] | None) -> None:
         raise click.UsageError("A workload file and a command exclude each other.")
     if given["gpus"] and given["cpu"]:
         raise click.UsageError("--gpus and --cpu exclude each other.")
+    if given["model"] and not given["gpus"]:
+        raise click.UsageError("--model says which GPUs; how many on each node is --gpus N.")
 
 
 def submit(app: App, given: dict[str, Any], words: list[str] | None) -> int:
@@ -152,13 +155,24 @@ def _prepare(app: App, given: dict[str, Any], words: list[str] | None) -> Submis
 
 
 def _models(app: App, gpus: int) -> list[str]:
-    """Return the accelerator models of which a node has enough devices."""
-    found: set[str] = set()
+    """Return the accelerator models of which a node has enough devices.
+
+    Raises: UserError when the yard has GPUs, but no node so many.
+    """
+    counts: dict[str, int] = {}
     for pool in app.client.pools():
         count, _, model = str(pool["accelerator"]).removeprefix("GPU_").partition("x")
-        if model and count.isdigit() and int(count) >= gpus:
-            found.add(model)
-    return sorted(found)
+        if model and count.isdigit():
+            counts[model] = max(int(count), counts.get(model, 0))
+    found = sorted(model for model, count in counts.items() if count >= gpus)
+    if counts and not found:
+        most = max(counts.values())
+        raise UserError(
+            f"No node of this yard has {gpus} GPUs; the largest has {most}.",
+            code="NO_SUCH_ACCELERATOR",
+            fix=f"--gpus counts per node; over several nodes it is `--gpus {most} --nodes N`.",
+        )
+    return found
 
 
 def show_submitted(app: App, answer: dict[str, Any], *, watched: bool, propagate: bool = False) -> int:

@@ -23,7 +23,7 @@ NEXT_STEP: dict[Cause, str] = {
     Cause.USER_CODE: "read the log of the node named above; `airyard rerun ID` starts it again as it was",
     Cause.DATA: "check that the data the command reads is there and readable",
     Cause.USER_LIMIT: "raise the limit it met (timeout_minutes, timeouts, compute.memory), or make the work smaller",
-    Cause.ENVIRONMENT: "mend environment.dependencies; the installer's own words are in the log",
+    Cause.ENVIRONMENT: "mend environment (its version, its dependencies); the installer's own words are in the log",
     Cause.PREEMPTED: "nothing to do: it keeps its place in the queue and goes on when there is room",
     Cause.OPERATOR: "nothing to do: it keeps its place in the queue and goes on elsewhere",
     Cause.NODE: "`airyard nodes` shows the node; the run avoids it on its next attempt",
