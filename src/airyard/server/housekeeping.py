@@ -19,6 +19,7 @@ from airyard.ports.read_store import RunFilter
 from airyard.server import sources
 from airyard.server.context import ServerContext
 from airyard.server.run_removal import remove_remains
+from airyard.server.strangers import set_aside
 
 EVERY_S = 3600.0
 FIRST_AFTER_S = 300.0
@@ -84,7 +85,15 @@ class Housekeeper:
         self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
 
     def start(self) -> None:
-        """Begin; the first round comes after a few minutes."""
+        """Set aside what no run of the journal owns, then begin; the first round comes after a few minutes.
+
+        To be called before runs can be submitted.
+        """
+        context = self._context
+        next_run_id = context.loop.query(lambda control: control.state.next_run_id).result(timeout=60)
+        moved = set_aside(context.home, next_run_id=next_run_id, now_ms=context.clock.now_ms())
+        if moved:
+            _log.warning("set_aside", next_run_id=next_run_id, folders=[str(path) for path in moved])
         self._thread.start()
 
     def stop(self) -> None:
