@@ -89,9 +89,9 @@ class Yard:
         self.now_ms += int(seconds * 1000)
         return self
 
-    def tick(self, seconds: float = 0, **fields: Any) -> Decision:
+    def tick(self, seconds: float = 0) -> Decision:
         """Let time pass and have the deadlines looked at."""
-        return self.later(seconds).do(c.Tick(**fields))
+        return self.later(seconds).do(c.Tick())
 
     def hello(
         self, machine: str, nodes: Sequence[Node] | None = None, *members: c.SeenMember, boot: str = "b1"

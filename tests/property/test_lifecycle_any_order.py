@@ -53,7 +53,7 @@ def any_command(draw: random.Random, yard: Yard, stored: dict[int, Run]) -> c.Co
             attempt=draw.randint(0, 1),
             tracking=Tracking(state=draw.choice(tuple(TrackingState)[2:])),
         ),
-        lambda: c.Tick(tracker_starting=draw.random() < 0.5),
+        lambda: c.Tick(),
         lambda: c.BeginEpoch(version="next") if draw.random() < 0.1 else c.Tick(),
     ]
     if not stored:

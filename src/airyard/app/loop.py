@@ -42,14 +42,12 @@ class ControlLoop:
         clock: Clock,
         do: Callable[[Sequence[Action]], None],
         changes: ChangeFeed,
-        tick: Callable[[], Tick] = Tick,
     ) -> None:
         self._journal = journal
         self._clock = clock
         self._control = Control(journal, clock)
         self._do = do
         self._changes = changes
-        self._tick = tick
         self._inbox: queue.Queue[tuple[Command | Callable[[Control], Any], Future[Any]] | None]
         self._inbox = queue.Queue(INBOX_LIMIT)
         self._plans: queue.Queue[Snapshot | None] = queue.Queue(1)
@@ -131,7 +129,7 @@ class ControlLoop:
             pass
         if self._clock.monotonic_ms() >= self._next_tick_ms:
             self._next_tick_ms = self._clock.monotonic_ms() + TICK_MS
-            items.append((self._tick(), Future()))
+            items.append((Tick(), Future()))
         return items, False
 
     def _serve(self, items: Sequence[tuple[Command | Callable[[Control], Any], Future[Any]]]) -> None:

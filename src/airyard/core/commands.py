@@ -164,14 +164,7 @@ class TrackingAnswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time has passed; deadlines are looked at.
-
-    ``tracker_starting`` lengthens the wait for MLflow; ``tracker_ready_ms`` is when it had started, if it just did: the
-    short wait counts from then.
-    """
-
-    tracker_starting: bool = False
-    tracker_ready_ms: int = 0
+    """Time has passed; deadlines are looked at."""
 
 
 Command = (

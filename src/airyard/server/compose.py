@@ -82,7 +82,7 @@ class Server:
         folder = self._premises.folder
         with contextlib.ExitStack() as parts:
             changes = ChangeFeed()
-            tracking = TrackingParts(self._config.tracking.uri, folder / "mlflow", self._clock.now_ms)
+            tracking = TrackingParts(self._config.tracking.uri, folder / "mlflow")
             logs = FileLogStore(folder / "logs")
             gatekeeper = Gatekeeper(
                 owner=getpass.getuser(),
@@ -104,7 +104,6 @@ class Server:
                 clock=self._clock,
                 do=effects.do,
                 changes=changes,
-                tick=tracking.tick,
             )
             reads = SqlReadStore(folder / "journal.db")
             yard = self._premises.yard_id()

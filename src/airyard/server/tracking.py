@@ -19,8 +19,7 @@ from airyard.adapters.tracking_off import NullTracker
 from airyard.adapters.tracking_replay import Resolve, SpoolReplayer
 from airyard.adapters.tracking_spool import Spools
 from airyard.adapters.tracking_worker import TrackingWorker
-from airyard.core.commands import Tick
-from airyard.ports.tracker import Tracker, TrackerKind
+from airyard.ports.tracker import Tracker
 from airyard.server.context import Principal
 from airyard.server.mlflow_policy import AttemptScope
 from airyard.server.mlflow_proxy import MlflowProxy, router
@@ -32,9 +31,7 @@ EMBEDDED = "embedded"
 class TrackingParts:
     """The tracker, its worker, and the way to MLflow under ``/mlflow``."""
 
-    def __init__(self, uri: str, folder: Path, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
-        self._ready_ms = 0
+    def __init__(self, uri: str, folder: Path) -> None:
         self.off = uri == OFF
         self._embedded: EmbeddedMlflow | None = None
         self._spools: Spools | None = None
@@ -58,15 +55,9 @@ class TrackingParts:
         self._replayer = SpoolReplayer(self._spools, self._endpoint)
 
     def _on_up(self) -> None:
-        self._ready_ms = self._now_ms()
         self.worker.retry_now()
         if self._replayer is not None:
             self._replayer.poke()
-
-    def tick(self) -> Tick:
-        """Return the loop's tick: whether the embedded MLflow is still starting, or since when it has started."""
-        starting = self._embedded is not None and self._embedded.state().kind is TrackerKind.STARTING
-        return Tick(tracker_starting=starting, tracker_ready_ms=self._ready_ms)
 
     def start(self, resolve: Resolve) -> None:
         """Start the embedded MLflow (not waited for), the worker and the replay of spooled writes.

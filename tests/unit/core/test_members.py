@@ -244,13 +244,6 @@ def test_go_waits_for_tracking_then_goes_without() -> None:
     assert yard.attempt(1).tracking.state is TrackingState.DEFERRED
 
 
-def test_go_waits_longer_while_the_tracker_starts() -> None:
-    yard = gang(1, tracked=True)
-    yard.ready("1.0.0")
-    assert kinds(yard.tick(59, tracker_starting=True)) == []
-    assert kinds(yard.tick(1, tracker_starting=True)) == ["TrackingChanged", "AttemptReleased"]
-
-
 @pytest.mark.parametrize("state", [TrackingState.OPEN, TrackingState.DEFERRED])
 def test_an_answer_releases_the_gang(state: TrackingState) -> None:
     yard = gang(1, tracked=True)

@@ -29,7 +29,6 @@ from airyard.core.state import ClusterState
 
 READY_DEADLINE_S = 1800
 TRACKING_WAIT_MS = 5_000
-TRACKING_START_WAIT_MS = 60_000
 KILL_AFTER_MS = 15_000
 LOGS_WAIT_LOST_MS = 30_000
 LOGS_WAIT_MS = 600_000
@@ -46,7 +45,7 @@ def tick(state: ClusterState, command: Tick, now_ms: int) -> Decision:
         if run.state is RunState.QUEUED:
             _queued(draft)
         elif run.attempt is not None and run.attempt.live:
-            _live(draft, run.attempt, command)
+            _live(draft, run.attempt)
         _logs(draft)
         events.extend(draft.events)
         actions.extend(draft.actions)
@@ -83,17 +82,12 @@ def _total_passed(run: Run, now_ms: int) -> bool:
     return total_s is not None and now_ms - run.submitted_ms >= total_s * 1000
 
 
-def _live(draft: Draft, attempt: Attempt, command: Tick) -> None:
+def _live(draft: Draft, attempt: Attempt) -> None:
     now_ms = draft.now_ms
-    if attempt.tracking.state is TrackingState.PENDING:
-        since_ms = max(attempt.placed_ms, command.tracker_ready_ms)
-        late = now_ms - since_ms >= TRACKING_WAIT_MS and not command.tracker_starting
-        if late or now_ms - attempt.placed_ms >= TRACKING_START_WAIT_MS:
-            deferred = Tracking(
-                state=TrackingState.DEFERRED, detail="the tracking server did not answer in time"
-            )
-            draft.emit(TrackingChanged(run_id=attempt.run_id, attempt=attempt.number, tracking=deferred))
-            advance(draft)
+    if attempt.tracking.state is TrackingState.PENDING and now_ms - attempt.placed_ms >= TRACKING_WAIT_MS:
+        deferred = Tracking(state=TrackingState.DEFERRED, detail="the tracking server did not answer in time")
+        draft.emit(TrackingChanged(run_id=attempt.run_id, attempt=attempt.number, tracking=deferred))
+        advance(draft)
     present = draft.run.attempts[attempt.number]
     if not present.live:
         return
