@@ -34,7 +34,7 @@ MEANING: dict[ExitCode, str] = {
     ExitCode.SUCCESS: "success",
     ExitCode.USER_CODE: "the run failed by its own code (or by a memory or disk limit of its own)",
     ExitCode.USAGE: "usage or configuration error; nothing was started",
-    ExitCode.NOT_FOUND: "no such run, node, secret or file",
+    ExitCode.NOT_FOUND: "no such run, attempt, node, metric, secret or output of a run (a missing workload file is 2)",
     ExitCode.DENIED: "denied: no token, a wrong one, or no right",
     ExitCode.UNAVAILABLE: "server unreachable, or an error worth retrying",
     ExitCode.CANCELLED: "the run was cancelled",

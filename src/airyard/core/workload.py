@@ -22,6 +22,10 @@ DEFAULT_MAX_RETRIES = 3
 WORKLOAD_FORMAT = 1
 CPU = "CPU"
 
+RUN_NAME_PATTERN = r"(?!\d+$)[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}"
+RUN_NAME_RULE = "a run name: 1 to 100 ASCII letters, digits, '-', '_' and '.', not only digits"
+"""A name must not read as the number of a run, nor as ``@last`` or ``tag:``."""
+
 RESERVED_VARIABLES = frozenset(
     {
         "NUM_NODES", "NODE_RANK", "POD_RANK", "RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE",

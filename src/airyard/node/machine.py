@@ -52,7 +52,7 @@ from airyard.node.machine_events import (
     WriteExitRecord,
     WriteStopFile,
 )
-from airyard.node.verdict import Ending, StopRequest, judge
+from airyard.node.verdict import RUNNER, Ending, StopRequest, judge
 
 DEFAULT_SIGNAL = "SIGTERM"
 DEFAULT_GRACE_S = 30.0
@@ -486,7 +486,7 @@ def _on_time_limit(state: RunnerState, now_ms: int) -> Step:
     return _stop(
         state,
         reason="TIME_LIMIT",
-        by="runner",
+        by=RUNNER,
         signal=state.stop_signal,
         grace_s=state.grace_s,
         now_ms=now_ms,

@@ -31,6 +31,9 @@ _HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b")
 _DIGITS = re.compile(r"\d+")
 _TAIL_LINES = 3
 
+RUNNER = "runner"
+"""Who asks for the stop at the end of the attempt's own limit."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
@@ -161,7 +164,8 @@ def _signal_name(number: int) -> str:
 def _stopped(ending: Ending, stop: StopRequest) -> str:
     """Word a stop: why, by whom, and whether patience was needed."""
     if stop.reason == "TIME_LIMIT":
-        limit = ending.attempt_timeout_s
+        # Only this runner counts the attempt's limit; the server stops at the limit of the whole run.
+        limit = ending.attempt_timeout_s if stop.by == RUNNER else None
         why = f"time limit: {limit:g} s were allowed" if limit is not None else "time limit"
     elif stop.reason == "MEMBER_FAILED":
         why = "stopped because another member failed"

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from airyard.core.workload import Priority
+from airyard.core.workload import RUN_NAME_PATTERN, RUN_NAME_RULE, Priority
 
 MAX_COMMAND_LINES = 1000
 MAX_DURATION_S = 10 * 366 * 86_400
@@ -124,8 +124,8 @@ ExperimentName = _text(
     "text: 1–100 ASCII letters, digits, - and _",
 )
 RunName = _text(
-    r"(?!\d+$)[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}",
-    "a run name: 1 to 100 ASCII letters, digits, '-', '_' and '.', not only digits",
+    RUN_NAME_PATTERN,
+    RUN_NAME_RULE,
     "text: 1–100 ASCII letters, digits, -, _ and ., not only digits",
 )
 ProjectName = _text(

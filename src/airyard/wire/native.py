@@ -12,7 +12,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
-from airyard.core.workload import Workload, is_reserved_variable, parse_accelerator
+from airyard.core.workload import (
+    RUN_NAME_PATTERN,
+    RUN_NAME_RULE,
+    Workload,
+    is_reserved_variable,
+    parse_accelerator,
+)
 
 MAX_SOURCE_CHARACTERS = 1 << 20
 MAX_COMMAND_CHARACTERS = 1 << 20
@@ -37,6 +43,12 @@ def _variable(name: str) -> str:
         raise ValueError("is not a name of an environment variable")
     if is_reserved_variable(name):
         raise ValueError("is set by Airyard on every node and cannot be overridden")
+    return name
+
+
+def _run_name(name: str) -> str:
+    if not re.fullmatch(RUN_NAME_PATTERN, name):
+        raise ValueError(f"{name!r} is not {RUN_NAME_RULE}")
     return name
 
 
@@ -160,7 +172,7 @@ class WorkloadPart(Part):
 
     format: Literal[1] = 1
     experiment: Name
-    name: Name | None = None
+    name: Annotated[str, AfterValidator(_run_name)] | None = None
     project: Name | None = None
     tags: dict[Name, Annotated[str, Field(max_length=5000)]] = {}
     command: Text

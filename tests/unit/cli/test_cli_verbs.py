@@ -355,3 +355,9 @@ def test_a_reader_that_went_away_is_141() -> None:
     done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("name", ["123", "@last", "two words", "", "n" * 101])
+def test_a_name_that_could_not_be_referred_to_is_refused(airyard: Any, name: str) -> None:
+    code, out, _ = airyard("run", "--name", name, "-o", "json", "--cpu", "--", "true", answers={})
+    assert (code, json.loads(out)["error"]["code"]) == (2, "BAD_NAME")

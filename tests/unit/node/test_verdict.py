@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airyard.node.verdict import Ending, Evidence, StopRequest, fingerprint, judge
+from airyard.node.verdict import RUNNER, Ending, Evidence, StopRequest, fingerprint, judge
 
 TRACEBACK = """Traceback (most recent call last):
   File "train.py", line {line}, in <module>
@@ -19,8 +19,8 @@ def ended(code: int | None = None, **more: Any) -> Ending:
     return Ending(code=code, started=True, **more)
 
 
-def stop(reason: str, *, killed: bool = False) -> StopRequest:
-    return StopRequest(reason=reason, by="ann", signal="SIGTERM", grace_s=5, deadline_ms=0, killed=killed)
+def stop(reason: str, *, killed: bool = False, by: str = "ann") -> StopRequest:
+    return StopRequest(reason=reason, by=by, signal="SIGTERM", grace_s=5, deadline_ms=0, killed=killed)
 
 
 def test_success_has_no_cause() -> None:
@@ -94,8 +94,10 @@ def test_a_stop_gives_the_cause(reason: str, cause: str) -> None:
 
 def test_a_clean_exit_after_a_stop_is_clean_but_not_after_the_time_limit() -> None:
     assert judge(ended(0, stop=stop("PREEMPTED")), Evidence()).cause is None
-    late = judge(ended(0, stop=stop("TIME_LIMIT"), attempt_timeout_s=60.0), Evidence())
+    late = judge(ended(0, stop=stop("TIME_LIMIT", by=RUNNER), attempt_timeout_s=60.0), Evidence())
     assert (late.cause, "60 s were allowed" in late.message) == ("USER_LIMIT", True)
+    total = judge(ended(0, stop=stop("TIME_LIMIT", by="airyard"), attempt_timeout_s=60.0), Evidence())
+    assert (total.cause, "60 s" in total.message) == ("USER_LIMIT", False)
 
 
 def test_an_attempt_that_is_over_counts_before_all_else() -> None:

@@ -17,5 +17,5 @@ def command(app: App, ref: str, watched: bool) -> int:
     if app.as_json and not watched:
         app.console.data({"run": run})
     elif not app.as_json:
-        app.console.note(f"run {run['run_id']} goes on with attempt {run.get('attempt')}")
+        app.console.note(f"run {run['run_id']} goes on with a new attempt")
     return watching.watch(app.client, app.console, run) if watched else 0
