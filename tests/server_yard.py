@@ -70,6 +70,7 @@ class Yard:
             clock=clock,
             retention=RetentionPolicy(),
             tracking_off=True,
+            environment_versions=frozenset({"6"}),
             engine_name="none",
             simulate={},
             tidy_nodes=lambda age_ms, cap_bytes, dry_run: {},

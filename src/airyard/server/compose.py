@@ -177,6 +177,7 @@ class Server:
             clock=self._clock,
             retention=self._config.retention_policy(),
             tracking_off=tracking.off,
+            environment_versions=frozenset(self._config.environments),
             engine_name=self._config.engine.kind,
             simulate=self._simulate,
             tidy_nodes=effects.tidy,

@@ -54,6 +54,8 @@ class ServerContext:
     clock: Clock
     retention: RetentionPolicy
     tracking_off: bool
+    environment_versions: frozenset[str]
+    """The versions of the base environment that the configuration defines."""
     engine_name: str
     simulate: Mapping[str, int]
     tidy_nodes: Callable[[int | None, int | None, bool], Mapping[str, Any]]

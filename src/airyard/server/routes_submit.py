@@ -76,6 +76,7 @@ def _prepare(
 ) -> str:
     """Check what the workload refers to, store its file, and return the file's hash. One trip off the event loop."""
     _check_secrets(context, caller, workload)
+    _check_environment(context, workload)
     if body.dry_run:
         return ""  # nothing is stored, and the code need not be here yet: the client says what it would send
     _check_code(context, workload)
@@ -110,6 +111,18 @@ def _check_secrets(context: ServerContext, caller: Principal, workload: Workload
             code="SECRET_NOT_FOUND",
             details={"secrets": missing},
             fix=Fix(text="store each of them first", command=f"airyard secrets put {missing[0]}"),
+        )
+
+
+def _check_environment(context: ServerContext, workload: Workload) -> None:
+    """Raise UserError for a base environment that no node could build; the run would fail once it had a place."""
+    version, defined = workload.environment.version, sorted(context.environment_versions)
+    if version not in defined:
+        raise UserError(
+            f"environment.version {version!r} is not defined in this yard; it has {', '.join(defined) or 'none'}",
+            code="NO_SUCH_ENVIRONMENT",
+            details={"version": version, "defined": defined},
+            fix=f"set environment.version to {defined[-1]}, or leave it out" if defined else None,
         )
 
 

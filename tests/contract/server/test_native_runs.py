@@ -134,6 +134,7 @@ def test_what_cannot_run_is_refused_with_the_reason(yard: Yard) -> None:
             role = {"name": "a", "command": "true", "ranks": [1]}
             assert await refused(400, command="", roles=[role]) == "INVALID_ARGS"
             assert await refused(400, secrets={"TOKEN": "hub/token"}) == "SECRET_NOT_FOUND"
+            assert await refused(400, environment={"version": "99"}) == "NO_SUCH_ENVIRONMENT"
             code = {"tree_hash": "0" * 64, "directory_name": "code", "size_bytes": 1}
             assert await refused(409, code=code) == "CODE_MISSING"
             assert (await client.get("/runs")).json()["runs"] == []
