@@ -66,7 +66,8 @@ class ConnectionLost(Unavailable):
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(
             message,
-            fix="Check the address (--host, AIRYARD_HOST, config.toml) and that a server runs there; a local one: `airyard up`.",
+            fix="Check the address (--host, AIRYARD_HOST, config.toml) and that a server runs there; "
+            "`airyard up` starts a local one.",
         )
         self.sent = sent
 
