@@ -2,6 +2,8 @@
 
 Owns: names, order and limits of the phases. Pure; must not know: how they are shown.
 
+An end is when the last member ended by its own word, not when the server heard of it: a server may have been away.
+
 The phases of one attempt follow each other: queued, code, environment, barrier (the others were not ready yet),
 tracking (MLflow was not ready yet), running, stopping. Of a gang the slowest member counts.
 """
@@ -27,6 +29,27 @@ class Phase:
     duration_ms: int | None
 
 
+def attempt_end_ms(attempt: Attempt) -> int | None:
+    """Return when the attempt's last member ended, never before it ran; None while the attempt is live."""
+    if attempt.ended_ms is None:
+        return None
+    exits_ms = [member.exit.at_ms for member in attempt.members if member.exit is not None]
+    if not exits_ms or len(exits_ms) < len(attempt.members) or not all(exits_ms):
+        return attempt.ended_ms
+    begun_ms = max(
+        attempt.placed_ms, attempt.preparing_ms or 0, attempt.ready_ms or 0, attempt.running_ms or 0
+    )
+    return min(max(begun_ms, *exits_ms), attempt.ended_ms)
+
+
+def run_end_ms(run: Run) -> int | None:
+    """Return when the run ended: with its last attempt, or later, where it ended in the queue."""
+    attempt = run.attempt
+    if run.ended_ms is None or attempt is None or attempt.ended_ms != run.ended_ms:
+        return run.ended_ms
+    return attempt_end_ms(attempt)
+
+
 def phases_of(run: Run, progress: Mapping[MemberKey, tuple[str, str]]) -> list[Phase]:
     """Return the phases in order. ``progress`` says what preparing members are at."""
     attempt = run.attempt
@@ -36,10 +59,18 @@ def phases_of(run: Run, progress: Mapping[MemberKey, tuple[str, str]]) -> list[P
     phases = [_span("queued", _queued_since(run, before), attempt.placed_ms)]
     phases += _preparing(attempt, progress)
     if attempt.running_ms is not None:
-        phases.append(_span("running", attempt.running_ms, attempt.stopping_ms or attempt.ended_ms))
-    if attempt.stopping_ms is not None:
-        phases.append(_span("stopping", attempt.stopping_ms, attempt.ended_ms))
+        phases.append(_span("running", attempt.running_ms, _stop_ms(attempt) or attempt_end_ms(attempt)))
+    if (stop_ms := _stop_ms(attempt)) is not None:
+        phases.append(_span("stopping", stop_ms, attempt_end_ms(attempt)))
     return phases
+
+
+def _stop_ms(attempt: Attempt) -> int | None:
+    """When it was told to stop; one that had ended unheard was told at its end."""
+    end_ms = attempt_end_ms(attempt)
+    if attempt.stopping_ms is None or end_ms is None:
+        return attempt.stopping_ms
+    return min(attempt.stopping_ms, end_ms)
 
 
 def _queued_since(run: Run, before: Attempt | None) -> int:
@@ -47,7 +78,7 @@ def _queued_since(run: Run, before: Attempt | None) -> int:
     if before is None:
         return run.submitted_ms
     # A resumed run waits since it was resumed, a retried one since its last attempt ended.
-    return max(run.queued_ms, before.ended_ms or 0)
+    return max(run.queued_ms, attempt_end_ms(before) or 0)
 
 
 def _span(name: str, start_ms: int, end_ms: int | None) -> Phase:
@@ -66,7 +97,7 @@ def _preparing(attempt: Attempt, progress: Mapping[MemberKey, tuple[str, str]]) 
         phases.append(Phase(name=name, started_ms=start_ms, duration_ms=took_ms))
         start_ms += took_ms
     phases.append(_span("barrier", min(start_ms, attempt.ready_ms), attempt.ready_ms))
-    over_ms = attempt.running_ms or attempt.stopping_ms or attempt.ended_ms
+    over_ms = attempt.running_ms or _stop_ms(attempt) or attempt_end_ms(attempt)
     if over_ms is None or over_ms > attempt.ready_ms:
         phases.append(_span("tracking", attempt.ready_ms, over_ms))
     return phases
@@ -77,7 +108,7 @@ def _unready(attempt: Attempt, progress: Mapping[MemberKey, tuple[str, str]]) ->
     start_ms = attempt.preparing_ms
     if start_ms is None:
         return []
-    end_ms = attempt.stopping_ms or attempt.ended_ms
+    end_ms = _stop_ms(attempt) or attempt_end_ms(attempt)
     if end_ms is not None:
         name = "environment" if attempt.cause is Cause.ENVIRONMENT else "code"
         return [_span(name, start_ms, end_ms)]

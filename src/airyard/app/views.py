@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from airyard.app.phases import phases_of
+from airyard.app.phases import attempt_end_ms, phases_of, run_end_ms
 from airyard.app.projection import status_of
 from airyard.core.cluster import Machine, Node
 from airyard.core.exit_codes import exit_code_of
@@ -79,7 +79,7 @@ def run_document(run: Run, lights: Lights = NO_LIGHTS) -> Document:
         "pool": compute.pool,
         "submitted_at": rfc3339(run.submitted_ms),
         "started_at": rfc3339(run.started_ms),
-        "ended_at": rfc3339(run.ended_ms),
+        "ended_at": rfc3339(run_end_ms(run)),
         "duration_ms": _duration_ms(run),
         "version": run.version,
         "phases": [
@@ -156,9 +156,10 @@ def explanation(run: Run, refusal: Refusal | None) -> Document:
 
 
 def _duration_ms(run: Run) -> int | None:
-    if run.started_ms is None or run.ended_ms is None:
+    end_ms = run_end_ms(run)
+    if run.started_ms is None or end_ms is None:
         return None
-    return max(0, run.ended_ms - run.started_ms)
+    return max(0, end_ms - run.started_ms)
 
 
 def _pending(run: Run, refusal: Refusal | None) -> Document | None:
@@ -226,7 +227,7 @@ def _attempt_document(run: Run, attempt: Attempt, lights: Lights) -> Document:
         "placed_at": rfc3339(attempt.placed_ms),
         "ready_at": rfc3339(attempt.ready_ms),
         "started_at": rfc3339(attempt.running_ms),
-        "ended_at": rfc3339(attempt.ended_ms),
+        "ended_at": rfc3339(attempt_end_ms(attempt)),
         "stop": _stop(attempt.stop),
         "checkpoint": _checkpoint(attempt.checkpoint),
         "members": [_member(each) for each in attempt.members],

@@ -26,6 +26,7 @@ from airyard.adapters.tracking_worker import (
 )
 from airyard.app.control import Control
 from airyard.app.loop import ControlLoop
+from airyard.app.phases import attempt_end_ms
 from airyard.app.tracking_jobs import end_status, end_tags, open_request
 from airyard.core.actions import (
     Action,
@@ -213,7 +214,10 @@ class Effects:
         self._send_logs(attempt)
         self._worker.submit(
             FinishJob(
-                key=str(key), status=end_status(attempt), end_ms=attempt.ended_ms or 0, tags=end_tags(attempt)
+                key=str(key),
+                status=end_status(attempt),
+                end_ms=attempt_end_ms(attempt) or 0,
+                tags=end_tags(attempt),
             ),
             lambda result: self._closed(action, attempt, result, found),
         )

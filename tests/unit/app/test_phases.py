@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airyard.app.phases import phases_of
+from airyard.app.phases import attempt_end_ms, phases_of, run_end_ms
+from airyard.app.views import run_document
 from airyard.core.ids import MemberKey
 from airyard.core.run import (
     Attempt,
     AttemptState,
     Cause,
+    Exit,
     Member,
     MemberPhase,
     Run,
@@ -118,3 +120,47 @@ def test_a_retry_counts_its_own_wait() -> None:
     first = attempt(ended_ms=5000, state=AttemptState.ENDED)
     run = active(first, attempt(1, placed_ms=5400, preparing_ms=5500))
     assert told(run)[0] == ("queued", 5000, 400)
+
+
+def exited(whole: Attempt, *at_ms: int) -> Attempt:
+    """Return the attempt with the members' own times of their ends."""
+    members = tuple(
+        replace(
+            member,
+            phase=MemberPhase.EXITED,
+            exit=Exit(code=0, signal=None, started=True, cause=None, message="", at_ms=time_ms),
+        )
+        for member, time_ms in zip(whole.members, at_ms, strict=True)
+    )
+    return replace(whole, members=members)
+
+
+def test_an_end_that_the_server_heard_of_late_is_when_the_last_member_ended() -> None:
+    late = attempt(ready_ms=2000, running_ms=2000, ended_ms=60_000, state=AttemptState.ENDED)
+    whole = exited(late, 2500, 2700)
+    run = replace(active(whole), state=RunState.ENDED, ended_ms=60_000)
+    assert (attempt_end_ms(whole), run_end_ms(run)) == (2700, 2700)
+    assert told(run)[-1] == ("running", 2000, 700)
+    document = run_document(replace(run, started_ms=1500))
+    assert document["duration_ms"] == 1200
+    assert document["ended_at"] == document["attempts"][0]["ended_at"] == "1970-01-01T00:00:02.700Z"
+
+
+def test_a_stop_ordered_after_the_unheard_end_has_no_length() -> None:
+    late = attempt(
+        ready_ms=2000, running_ms=2000, stopping_ms=59_000, ended_ms=60_000, state=AttemptState.ENDED
+    )
+    run = active(exited(late, 2500, 2700))
+    assert told(run)[-2:] == [("running", 2000, 700), ("stopping", 2700, 0)]
+
+
+def test_an_end_is_neither_before_the_begin_nor_after_it_was_journalled() -> None:
+    whole = attempt(ready_ms=2000, running_ms=2000, ended_ms=3000, state=AttemptState.ENDED)
+    assert attempt_end_ms(exited(whole, 1, 1900)) == 2000
+    assert attempt_end_ms(exited(whole, 2100, 9000)) == 3000
+
+
+def test_a_run_that_ended_in_the_queue_after_an_attempt_ended_then() -> None:
+    first = exited(attempt(ended_ms=5000, state=AttemptState.ENDED), 4000, 4100)
+    run = replace(QUEUED, state=RunState.ENDED, attempts=(first,), ended_ms=9000)
+    assert run_end_ms(run) == 9000
