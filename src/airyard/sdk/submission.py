@@ -6,7 +6,6 @@ Owns: the order of these steps, the idempotency key. Must not know: text for peo
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from airyard.core.errors import UserError
-from airyard.core.workload import RUN_NAME_PATTERN, RUN_NAME_RULE
 from airyard.spec.command_line import CommandLine, command_line_workload
 from airyard.spec.load import Loaded, load_text, load_workload
+from airyard.spec.run_name import checked_run_name
 
 if TYPE_CHECKING:
     from airyard.sdk.client import Client
@@ -94,7 +93,7 @@ def prepare_again(
         stored = {**changed, **kept, "code": stored.get("code")}
         text = loaded.source_yaml
     if name is not None:
-        stored["name"] = _checked(name)
+        stored["name"] = checked_run_name(name)
     stored["tags"] = {**(stored.get("tags") or {}), **(tags or {})}
     return stored, text
 
@@ -165,16 +164,10 @@ def new_key() -> str:
     return os.urandom(16).hex()
 
 
-def _checked(name: str) -> str:
-    if not re.fullmatch(RUN_NAME_PATTERN, name):
-        raise UserError(f"{name!r} is not {RUN_NAME_RULE}.", code="BAD_NAME")
-    return name
-
-
 def _prepared(loaded: Loaded, name: str | None, tags: Mapping[str, str] | None) -> Submission:
     workload = loaded.workload
     if name is not None:
-        workload = replace(workload, name=_checked(name))
+        workload = replace(workload, name=checked_run_name(name))
     if tags:
         workload = replace(workload, tags=tuple(sorted({**dict(workload.tags), **tags}.items())))
     return Submission(loaded=replace(loaded, workload=workload), workload=workload.to_json())
