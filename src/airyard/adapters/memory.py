@@ -158,6 +158,7 @@ def _as_stored(row: RunRow) -> RunRow:
 def _matches(wanted: RunFilter, row: RunRow) -> bool:
     return (
         (not wanted.states or row.state in wanted.states)
+        and (not wanted.statuses or row.status in wanted.statuses)
         and (not wanted.ids or row.run_id in wanted.ids)
         and all(tag in row.tags for tag in wanted.tags)
         and wanted.experiment in (None, row.experiment)

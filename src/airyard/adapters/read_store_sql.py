@@ -98,6 +98,8 @@ def _filtered(wanted: RunFilter) -> Select[Any]:
     query = select(runs)
     if wanted.states:
         query = query.where(runs.c.state.in_(wanted.states))
+    if wanted.statuses:
+        query = query.where(runs.c.status.in_(wanted.statuses))
     if wanted.ids:
         query = query.where(runs.c.run_id.in_(wanted.ids))
     for column, value in (

@@ -23,16 +23,16 @@ def run_from(row: RunRow) -> Run:
     return decode(Run, row.record)
 
 
-def find_run(reads: ReadStore, ref: str, owner: str) -> Run:
+def find_run(reads: ReadStore, ref: str, owner: str, *, sole: bool = False) -> Run:
     """Return the run that ``ref`` names: a number, ``@last`` (of ``owner``), ``tag:k=v``, or a name.
 
-    Of several runs of one name the newest live one is meant, else the newest.
+    Of several runs of one name the newest live one is meant, else the newest; with ``sole`` none is.
     Raises: NotFound with near misses; Conflict (``AMBIGUOUS``) when a tag fits several; UserError.
     """
-    return run_from(find_row(reads, ref, owner))
+    return run_from(find_row(reads, ref, owner, sole=sole))
 
 
-def find_row(reads: ReadStore, ref: str, owner: str) -> RunRow:
+def find_row(reads: ReadStore, ref: str, owner: str, *, sole: bool = False) -> RunRow:
     """Return the row of the run that ``ref`` names; see ``find_run``."""
     if ref.isascii() and ref.isdigit():
         return _by_number(reads, ref)
@@ -45,7 +45,7 @@ def find_row(reads: ReadStore, ref: str, owner: str) -> RunRow:
         return _by_tag(reads, ref)
     if ref.startswith("@"):
         raise UserError(f"{ref!r} names no run; `@last` is the newest one", code="BAD_REFERENCE")
-    return _by_name(reads, ref)
+    return _by_name(reads, ref, sole)
 
 
 def _by_number(reads: ReadStore, ref: str) -> RunRow:
@@ -72,17 +72,24 @@ def _by_tag(reads: ReadStore, ref: str) -> RunRow:
         return found[0]
     if not found:
         raise NotFound(f"no run has the tag {key}={value}", code="RUN_NOT_FOUND")
-    ids = [row.run_id for row in found]
+    raise _ambiguous(f"the tag {key}={value}", [row.run_id for row in found])
+
+
+def _ambiguous(what: str, ids: list[int]) -> Conflict:
     more = " and more" if len(ids) > _SHOWN else ""
-    raise Conflict(
-        f"the tag {key}={value} fits several runs: {', '.join(map(str, ids[:_SHOWN]))}{more}",
+    return Conflict(
+        f"{what} fits several runs: {', '.join(map(str, ids[:_SHOWN]))}{more}",
         code="AMBIGUOUS",
         details={"runs": ids[:_SHOWN]},
         fix="name one of them by its number",
     )
 
 
-def _by_name(reads: ReadStore, ref: str) -> RunRow:
+def _by_name(reads: ReadStore, ref: str, sole: bool) -> RunRow:
+    if sole:
+        named = reads.runs(RunFilter(name=ref, limit=_SHOWN + 1))
+        if len(named) > 1:
+            raise _ambiguous(f"the name {ref!r}", [row.run_id for row in named])
     for states in (LIVE, ()):
         found = reads.runs(RunFilter(name=ref, states=states, limit=1))
         if found:

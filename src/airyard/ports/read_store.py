@@ -15,9 +15,10 @@ from airyard.ports.journal import RunRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs: all conditions hold at once. ``states`` empty: any. ``before`` is a run id, exclusive."""
+    """Which runs: all conditions hold at once; empty ones hold for all. ``before`` is a run id, exclusive."""
 
     states: tuple[str, ...] = ()
+    statuses: tuple[str, ...] = ()
     tags: tuple[tuple[str, str], ...] = ()
     experiment: str | None = None
     owner: str | None = None

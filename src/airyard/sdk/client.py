@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from airyard.core.errors import AiryardError, Unavailable
+from airyard.core.errors import AiryardError, NotFound, Unavailable
 from airyard.sdk import requests, streaming
 from airyard.sdk.config import Target, resolve
 from airyard.sdk.requests import LATEST, Request
@@ -174,7 +174,8 @@ class Client:
     ) -> Documents:
         """Return runs, newest first.
 
-        ``state``: ``queued``, ``active``, ``live`` (both), ``ended`` or ``all``; ``limit`` None returns every one.
+        ``state``: ``queued``, ``active``, ``live`` (both), ``ended``, ``all``, or a status such as ``running`` or
+        ``failed``; ``limit`` None returns every one.
         """
         runs: Documents = []
         before: int | None = None
@@ -190,14 +191,30 @@ class Client:
             if before is None or not page["runs"] or (limit is not None and len(runs) >= limit):
                 return runs if limit is None else runs[:limit]
 
+    def numbers(self, ref: str | int) -> list[int]:
+        """Return the numbers of the runs that ``ref`` names: of ``tag:k=v`` all that match, oldest first.
+
+        Raises: NotFound when there is none.
+        """
+        if isinstance(ref, int):
+            return [ref]
+        key, sign, value = ref.removeprefix("tag:").partition("=")
+        if not ref.startswith("tag:") or not key or not sign:
+            return [int(self.get(ref)["run_id"])]
+        found = self.list(tags={key: value}, limit=None)
+        if not found:
+            raise NotFound(f"No run has the tag {key}={value}.", code="RUN_NOT_FOUND")
+        return sorted(int(run["run_id"]) for run in found)
+
     def wait(
         self, refs: Sequence[str | int], *, any_: bool = False, timeout_s: float | None = None
     ) -> Documents:
         """Wait until all (or any) of the runs have ended and return them all, in the order given.
 
+        ``tag:k=v`` stands for all runs that have the tag when the wait begins.
         Raises: Unavailable ``WAIT_TIMEOUT`` when ``timeout_s`` passes first.
         """
-        ids = [ref if isinstance(ref, int) else int(self.get(ref)["run_id"]) for ref in refs]
+        ids = [run_id for ref in refs for run_id in self.numbers(ref)]
         deadline = None if timeout_s is None else self._clock() + timeout_s
         while True:
             left = requests.LONG_POLL_S if deadline is None else deadline - self._clock()
@@ -328,8 +345,6 @@ class Client:
 
     def has_code(self, tree_hash: str) -> bool:
         """True when the server holds the snapshot, so that nothing need be sent."""
-        from airyard.core.errors import NotFound
-
         try:
             self._send(requests.has_code(tree_hash))
         except NotFound:

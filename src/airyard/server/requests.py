@@ -55,9 +55,17 @@ async def query(context: ServerContext, read: Callable[[Control], T]) -> T:
     return await settled(context.loop.query(read))
 
 
-async def run_of(context: ServerContext, caller: Principal, ref: str) -> Run:
-    """Return the run that ``ref`` names, as of the last commit. Raises: NotFound, Conflict (``AMBIGUOUS``)."""
-    return await run_in_threadpool(find_run, context.reads, ref, caller.name)
+async def run_of(context: ServerContext, caller: Principal, ref: str, *, sole: bool = False) -> Run:
+    """Return the run that ``ref`` names, as of the last commit.
+
+    ``sole``: a name that several runs have is refused, where a wrong guess cannot be taken back.
+    Raises: NotFound, Conflict (``AMBIGUOUS``).
+    """
+
+    def find() -> Run:
+        return find_run(context.reads, ref, caller.name, sole=sole)
+
+    return await run_in_threadpool(find)
 
 
 async def lights_for(context: ServerContext, runs: list[Run]) -> Lights:

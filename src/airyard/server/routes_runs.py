@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from fastapi.concurrency import run_in_threadpool
+from pydantic import BeforeValidator
 
 from airyard.app.run_lookup import LIVE, run_from
 from airyard.app.views import Document, explanation
@@ -37,13 +38,27 @@ _STATES: dict[str, tuple[str, ...]] = {
     "live": LIVE,
     "ended": ("ENDED",),
 }
+
+
+def _in_lower_case(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+StateWanted = Annotated[
+    Literal[
+        "active", "queued", "live", "ended", "all",
+        "preparing", "running", "stopping", "succeeded", "failed", "timed_out", "cancelled",
+    ],
+    BeforeValidator(_in_lower_case),
+    Query(description="a state, or the status that people see; upper and lower case are the same"),
+]  # fmt: skip
 Timeout = Annotated[float, Query(ge=0, le=MAX_WAIT_S)]
 
 
 @router.get("/runs", responses={200: {"model": native.RunsAnswer}})
 async def list_runs(
     context: Context,
-    state: Literal["active", "queued", "live", "ended", "all"] = "all",
+    state: StateWanted = "all",
     limit: Annotated[int, Query(ge=1)] = 100,
     before: Annotated[int | None, Query(ge=1)] = None,
     tag: Annotated[list[str] | None, Query(description="key=value; all of several must hold")] = None,
@@ -54,7 +69,8 @@ async def list_runs(
     """Return runs, newest first; ``next_before`` asks for the page after this one."""
     size = min(limit, MAX_PAGE)
     wanted = RunFilter(
-        states=_STATES[state],
+        states=_STATES.get(state, ()),
+        statuses=() if state in _STATES else (state.upper(),),
         tags=tuple(_tag(text) for text in tag or ()),
         experiment=experiment,
         owner=owner,
@@ -162,7 +178,7 @@ async def wait(
 @router.post("/runs/{ref}/cancel", responses={200: {"model": native.CancelAnswer}})
 async def cancel_run(context: Context, caller: Caller, ref: Ref) -> dict[str, Any]:
     """Ask a run to stop; returns at once. An ended run is left as it is."""
-    run = await run_of(context, caller, ref)
+    run = await run_of(context, caller, ref, sole=True)
     if run.state is RunState.ENDED:
         return {"run_id": run.run_id, "already_ended": True}
     try:
@@ -196,7 +212,7 @@ def _sources(context: ServerContext) -> Path:
 @router.delete("/runs/{ref}")
 async def delete_run(context: Context, caller: Caller, ref: Ref) -> dict[str, Any]:
     """Remove an ended run: its logs, output, tracked runs, and its code snapshot when no other run has it."""
-    run = await run_of(context, caller, ref)
+    run = await run_of(context, caller, ref, sole=True)
     if run.state is not RunState.ENDED:
         raise Conflict(
             f"run {run.run_id} is {run.state.value.lower()}; only an ended run can be removed",

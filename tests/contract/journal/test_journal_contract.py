@@ -178,6 +178,8 @@ def test_runs_are_found_by_what_they_are(yard: Yard) -> None:
     assert ids(limit=2, before=8) == [7, 6]
     assert ids(states=("QUEUED",)) == [9, 8]
     assert ids(states=("QUEUED", "ENDED"), ids=(1, 9)) == [9, 1]
+    assert ids(statuses=("QUEUED", "FAILED")) == [9, 8]
+    assert ids(statuses=("QUEUED",), states=("ENDED",)) == []
     assert ids(tags=(("round", "2"),)) == [8, 5, 2]
     assert ids(tags=(("round", "2"), ("other", "x"))) == []
     assert ids(owner="bob") == [8]

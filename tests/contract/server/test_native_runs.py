@@ -196,6 +196,10 @@ def test_lists_filter_and_page(yard: Yard) -> None:
 
             assert await ids() == [5, 4, 3, 2, 1]
             assert await ids(state="ended") == [1]
+            assert await ids(state="succeeded") == await ids(state="SUCCEEDED") == [1]
+            assert await ids(state="failed") == []
+            await yard.begin(2)
+            assert await ids(state="running") == [2]
             assert await ids(tag="round=4") == [4]
             assert await ids(ids="2,4,99") == [4, 2]
             assert await ids(ids="") == []
@@ -224,6 +228,9 @@ def test_references(yard: Yard) -> None:
                 return int((await client.get(f"/runs/{ref}")).json()["run"]["run_id"])
 
             assert await number_of("train") == 3
+            for answer in (await client.post("/runs/train/cancel"), await client.delete("/runs/train")):
+                assert code_of(answer, 409) == "AMBIGUOUS"
+                assert answer.json()["error"]["details"]["runs"] == [3, 2, 1]
             assert await number_of("@last") == 4
             assert await number_of("tag:round=2") == 2
             answer = await client.get("/runs/tag:kind=x")
@@ -235,6 +242,7 @@ def test_references(yard: Yard) -> None:
             assert code_of(await client.get("/runs/99"), 404) == "RUN_NOT_FOUND"
             assert code_of(await client.get("/runs/" + "9" * 40), 404) == "RUN_NOT_FOUND"
             assert code_of(await client.get("/runs/@first"), 400) == "BAD_REFERENCE"
+            assert (await client.post("/runs/evaluate/cancel")).json()["run_id"] == 4
 
     play(scene())
 

@@ -40,6 +40,14 @@ def test_list_aligns_and_json_carries_the_documents(airyard: Any) -> None:
     assert (document["v"], [run["run_id"] for run in document["data"]["runs"]]) == (1, [112, 9])
 
 
+def test_list_takes_a_status_in_any_case(airyard: Any) -> None:
+    answers = {"GET /runs": [{"runs": [], "next_before": None}]}
+    code, _, err = airyard("list", "--state", "TIMED_OUT", answers=answers)
+    assert (code, err) == (0, "No runs (timed_out).\n")
+    assert "state=timed_out" in airyard.transport.asked[-1].path
+    assert airyard("list", "--state", "lost", answers=answers)[0] == 2
+
+
 def test_get_shows_the_failure_and_exits_as_asked(airyard: Any) -> None:
     attempts = [
         {
@@ -184,6 +192,31 @@ def test_metrics_side_by_side_and_the_best(airyard: Any) -> None:
     assert airyard("metrics", "1", "--best", "max:f1", answers=answers)[0] == 3
 
 
+def test_metrics_of_a_tag_are_those_of_all_its_runs_a_row_each_when_many(airyard: Any) -> None:
+    runs = [run_document(number) for number in range(8, 0, -1)]
+    answers: dict[str, list[Any]] = {"GET /runs": [{"runs": runs, "next_before": None}]}
+    for number in range(1, 9):
+        values = {"acc": {"value": number / 10, "step": 1, "time_ms": 1}}
+        answers[f"GET /runs/{number}/metrics"] = [{"metrics": values}]
+    code, out, _ = airyard("metrics", "tag:sweep=a", "8", "--best", "max:acc", answers=answers)
+    lines = [line.split() for line in out.splitlines()]
+    assert (code, lines[0], lines[1], len(lines)) == (0, ["RUN", "acc"], ["1", "0.1"], 10)
+    assert out.splitlines()[-1] == "best: run 8 with acc 0.8"
+    none = {"GET /runs": [{"runs": [], "next_before": None}]}
+    assert airyard("metrics", "tag:sweep=b", answers=none)[0] == 3
+
+
+def test_wait_takes_all_runs_of_a_tag(airyard: Any) -> None:
+    runs = [run_document(3), failed_document(2)]
+    answers = {
+        "GET /runs": [{"runs": runs, "next_before": None}],
+        "GET /wait": [{"done": True, "runs": runs}],
+    }
+    code, out, _ = airyard("wait", "tag:sweep=a", answers=answers)
+    assert "ids=2%2C3" in airyard.transport.asked[-1].path
+    assert (code, [line.split()[1] for line in out.splitlines()]) == (1, ["2", "3"])
+
+
 def test_logs_prints_all_nodes_and_downloads_octets(airyard: Any, tmp_path: Path) -> None:
     members = [{"member": 0, "logs": {"complete": True}}, {"member": 1, "logs": None}]
     run = run_document(attempts=[{"attempt": 0, "members": members}])
@@ -318,6 +351,8 @@ def test_nobody_to_ask_is_a_usage_error_and_no_is_no(airyard: Any, monkeypatch: 
     code, _, err = airyard("rm", "9")
     assert code == 2
     assert "-y" in err
+    code, out, _ = airyard("rm", "9", "-o", "json")
+    assert (code, "-y" in json.loads(out)["error"]["message"]) == (2, True)
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
     assert airyard("rm", "9")[0] == 130
 

@@ -7,13 +7,16 @@ import click
 from airyard.cli import formats, run_text
 from airyard.cli.app import App, key_values, verb
 
+STATES = ("queued", "active", "live", "ended", "all")
+STATUSES = ("preparing", "running", "stopping", "succeeded", "failed", "timed_out", "cancelled")
+
 
 @verb("list")
 @click.option(
     "--state",
-    type=click.Choice(["queued", "active", "live", "ended", "all"]),
+    type=click.Choice([*STATES, *STATUSES], case_sensitive=False),
     default="all",
-    help="Only these; live is queued and active (all).",
+    help="Only these: a state (live is queued and active), or a status as the list shows it (all).",
 )
 @click.option("-n", "--limit", type=click.IntRange(min=1), default=20, help="At most so many (20).")
 @click.option("--all", "everything", is_flag=True, help="No limit.")

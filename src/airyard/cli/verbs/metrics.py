@@ -10,6 +10,9 @@ from airyard.cli import formats
 from airyard.cli.app import App, verb
 from airyard.core.errors import NotFound
 
+MAX_COLUMNS = 6
+"""Up to so many runs stand side by side; more take a row each."""
+
 
 @verb("metrics")
 @click.argument("refs", metavar="ID...", nargs=-1, required=True)
@@ -20,7 +23,11 @@ from airyard.core.errors import NotFound
 def command(
     app: App, refs: tuple[str, ...], keys: tuple[str, ...], best: str | None, system: bool, history: bool
 ) -> None:
-    """Show the latest metrics of runs, side by side; with --best say which run won."""
+    """Show the latest metrics of runs, side by side; with --best say which run won.
+
+    tag:KEY=VALUE stands for all runs that have the tag.
+    """
+    refs = tuple(dict.fromkeys(name for ref in refs for name in _names(app, ref)))
     direction, metric = _parse_best(best) if best else ("", "")
     wanted = [*dict.fromkeys([*keys, metric])] if keys and metric else list(keys)
     answers = {ref: app.client.metrics(ref, keys=wanted, history=True) if history else None for ref in refs}
@@ -43,6 +50,10 @@ def command(
     _print(app, found, system or bool(keys))
     if winner:
         app.console.text(f"best: run {winner['ref']} with {metric} {winner['value']:g}")
+
+
+def _names(app: App, ref: str) -> list[str]:
+    return [str(run_id) for run_id in app.client.numbers(ref)] if ref.startswith("tag:") else [ref]
 
 
 def _parse_best(text: str) -> tuple[str, str]:
@@ -73,6 +84,10 @@ def _print(app: App, found: dict[str, dict[str, Any]], system: bool) -> None:
     if not shown:
         hint = f" `--system` shows {len(names)} of the machines." if names else ""
         app.console.note(f"No metrics yet.{hint}")
+        return
+    if len(found) > MAX_COLUMNS:
+        lines = [[ref, *(_cell(values.get(name)) for name in shown)] for ref, values in found.items()]
+        app.console.text(formats.table(["RUN", *shown], lines, right=tuple(range(len(shown) + 1))))
         return
     rows = [[name, *(_cell(values.get(name)) for values in found.values())] for name in shown]
     columns = tuple(range(1, len(found) + 1))

@@ -13,7 +13,9 @@ from airyard.cli.app import App, confirm, verb
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def command(app: App, refs: tuple[str, ...], yes: bool) -> None:
     """Remove ended runs: their logs, their tracking, and their code where no other run uses it."""
-    if not yes and not app.as_json:
+    if not yes and app.as_json:
+        raise click.UsageError("With -o json nobody is asked; -y goes ahead without asking.")
+    if not yes:
         confirm(f"Remove run {', '.join(refs)} with its logs and tracking, for good?")
     removed = []
     for ref in refs:
