@@ -70,6 +70,7 @@ class Agent:
         self._sampler = Sampler(self._node_folder, self._nvml)
         self._known: dict[str, Attempt] = {}
         self._watched: dict[str, int] = {}
+        self._looking: set[str] = set()
         self._shipping: set[str] = set()
         self._forgotten: set[str] = set()
         self._unstarted: set[str] = set()  # known to have written nothing
@@ -149,8 +150,16 @@ class Agent:
         if fd is not None:
             self._hub.unwatch(fd)
             os.close(fd)
+        if key in self._looking:
+            return  # after hundreds of ends at once, each sweep would add as many looks to those that wait
+        self._looking.add(key)
+
+        def settle(attempt: Attempt | None) -> None:
+            self._looking.discard(key)
+            self._settle(attempt)
+
         # What the runner left may take time to kill.
-        self._later(lambda: self._attempts.look(key), self._settle)
+        self._later(lambda: self._attempts.look(key), settle)
 
     def _settle(self, attempt: Attempt | None) -> None:
         before = self._known.get(attempt.key) if attempt is not None else None
