@@ -116,9 +116,11 @@ class RunFeed:
         document = self._document or run_document(self.run, lights)
         # Beside its record, only a waiting or preparing run has something to tell.
         self._document = None if document["status"] in ("QUEUED", "PREPARING") else document
-        objects = list(self._status(document))
+        objects: list[Document] = []
         while True:
             attempt = self._attempt()
+            if not self._is_past(attempt):
+                objects += self._status(document)
             if attempt is None:
                 done = self.run.state is RunState.ENDED
                 return self._ended(objects, document) if done else _step(objects, attempt, due=True)
@@ -135,6 +137,12 @@ class RunFeed:
     def _attempt(self) -> Attempt | None:
         attempts = self.run.attempts
         return attempts[self._at.attempt] if self._at.attempt < len(attempts) else None
+
+    def _is_past(self, attempt: Attempt | None) -> bool:
+        """Return whether the run has gone on from the attempt: its log and RETRY come before news of the next."""
+        if attempt is None or attempt.live:
+            return False
+        return attempt.number + 1 < len(self.run.attempts) or self.run.state is not RunState.ENDED
 
     def _status(self, document: Document) -> Iterator[Document]:
         """Yield a STATUS when there is news: a new version, another reason to wait, another phase."""

@@ -111,8 +111,11 @@ def pending_text(run: Run, zone: tzinfo | None = None) -> str:
     return text
 
 
-def verdict(run: Run) -> str:
-    """Say how the run ended: status, and for a failure the first failing node and its cause."""
+def verdict(run: Run, *, logs_shown: bool = False) -> str:
+    """Say how the run ended: status, and for a failure the first failing node and its cause.
+
+    Of a message of several lines (an installer's words) the first is enough where the log has shown the others.
+    """
     took = elapsed_ms(run)
     parts = [f"run {run['run_id']} {status_word(run)}"]
     parts += [duration(took)] if took is not None else []
@@ -120,18 +123,24 @@ def verdict(run: Run) -> str:
     failure = run.get("failure")
     if run.get("outcome") == "SUCCEEDED" or not failure:
         return " · ".join(parts)
-    why = " ".join(failure_text(failure).split())
+    why = " ".join(failure_text(failure, brief=logs_shown).split())
     return f"{' · '.join(parts)}: {why if len(why) <= MAX_WHY else why[: MAX_WHY - 1] + '…'}"
 
 
-def failure_text(failure: Mapping[str, Any]) -> str:
+def reason(failure: Mapping[str, Any], *, brief: bool = False) -> str:
+    """Return the message of a failure without its full stop; ``brief``: only its first line."""
+    message = str(failure.get("message") or "")
+    return (message.partition("\n")[0].rstrip(" :") if brief else message).rstrip(".")
+
+
+def failure_text(failure: Mapping[str, Any], *, brief: bool = False) -> str:
     """``USER_CODE on node 1 (host-b): exit code 7``."""
     text = str(failure.get("cause") or "failed")
     if failure.get("member") is not None:
         text += f" on node {failure['member']}"
         if failure.get("node"):
             text += f" ({failure['node']})"
-    message = str(failure.get("message") or "").rstrip(".")
+    message = reason(failure, brief=brief)
     if not message and failure.get("signal") is not None:
         message = f"ended by signal {failure['signal']}"
     if not message and failure.get("exit_code") is not None:
@@ -294,6 +303,12 @@ def _where(run: Run) -> str:
     return f"on {', '.join(names[:4])}" + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _phases_so_far(run: Run) -> str:
+def preparing_line(run: Run) -> str:
+    """Return what goes on in preparing; empty between two phases."""
     line = phases_line(run)
-    return f" ({line})" if "…" in line else ""
+    return line if "…" in line else ""
+
+
+def _phases_so_far(run: Run) -> str:
+    line = preparing_line(run)
+    return f" ({line})" if line else ""

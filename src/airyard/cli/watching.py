@@ -33,7 +33,9 @@ def watch(
     A first Ctrl-C leaves the run alive and says how to come back (130).
     """
     run_id = run["run_id"]
-    show = JsonWatch(client, console, run_id, clock) if console.as_json else TextWatch(console, run)
+    show = (
+        JsonWatch(client, console, run_id, clock) if console.as_json else TextWatch(console, run, with_logs)
+    )
     try:
         for event in client.stream(run_id, with_logs=with_logs, ticks=True):
             show.event(event)
@@ -102,10 +104,13 @@ class LogPrinter:
 class TextWatch:
     """The stream for people."""
 
-    def __init__(self, console: Console, run: Mapping[str, Any]) -> None:
+    def __init__(self, console: Console, run: Mapping[str, Any], with_logs: bool = True) -> None:
         self._console = console
         self._printer = LogPrinter(console, prefixed=(run.get("nodes") or 1) > 1)
+        self._with_logs = with_logs
         self._last = ""
+        self._placed: Any = None
+        """The attempt whose nodes have been named."""
 
     def event(self, event: Event) -> None:
         """Show one stream object.
@@ -126,7 +131,11 @@ class TextWatch:
         run = event["run"]
         self._printer.prefixed = (run.get("nodes") or 1) > 1
         line = run_text.status_line(run)
-        if line == self._last or run.get("state") == "ENDED":
+        if run.get("status") == "PREPARING":
+            # The nodes are named once, at the start; then what goes on there.
+            named, self._placed = self._placed == run.get("attempt"), run.get("attempt")
+            line = run_text.preparing_line(run) if named else run_text.status_line(run)
+        if line in ("", self._last) or run.get("state") == "ENDED":
             return
         self._last = line
         self._printer.close()
@@ -136,7 +145,7 @@ class TextWatch:
         self._printer.close()
         at = event.get("next_attempt_at")
         when = f"; the next attempt not before {formats.clock_time(at)}" if at else ""
-        reason = str(event.get("message") or "").rstrip(".")
+        reason = run_text.reason(event, brief=self._with_logs)
         self._console.note(
             f"retry: attempt {event.get('attempt')} ended ({event.get('cause')}): {reason}{when}", "yellow"
         )
@@ -145,7 +154,8 @@ class TextWatch:
         run = event["run"]
         self._printer.close()
         colour = "green" if run.get("outcome") == "SUCCEEDED" else "red"
-        self._console.note(run_text.verdict(run), "yellow" if run.get("outcome") == "CANCELLED" else colour)
+        told = run_text.verdict(run, logs_shown=self._with_logs)
+        self._console.note(told, "yellow" if run.get("outcome") == "CANCELLED" else colour)
         if run.get("logs_complete") is False:
             self._console.note("logs: some lines have not arrived (yet); `airyard logs` shows what is there")
         step = run_text.next_step(run)

@@ -373,7 +373,8 @@ class Runner:
 
     def _note_end(self, report: Report) -> None:
         if report.kind == "EXITED" and report.body["cause"] is not None:
-            self._note(str(report.body["message"]))
+            # Further lines are the installer's words, which the log has from when they came.
+            self._note(str(report.body["message"]).partition("\n")[0].rstrip(" :"))
 
     def _close_logs(self, _: Instruction) -> None:
         self._spool.seal()

@@ -155,11 +155,24 @@ def test_the_next_attempt_follows_the_earlier_ones_log(stage: Stage) -> None:
     second = MemberKey(1, 1, 0)
     stage.put(attempts=(*stage.run.attempts, stage.attempt(1)))
     stage.write("of the second\n", second)
-    assert stage.step(feed) == [("STATUS", None)]
+    assert stage.step(feed) == []
     stage.write("of the first\n")
     assert stage.step(feed) == [("LOG", "of the first")]
     stage.end_attempt(0, closed=True)
-    assert stage.step(feed) == [("STATUS", None), ("RETRY", 0), ("LOG", "of the second")]
+    assert stage.step(feed) == [("RETRY", 0), ("STATUS", None), ("LOG", "of the second")]
+
+
+def test_a_wait_for_the_next_attempt_is_told_after_the_retry(stage: Stage) -> None:
+    feed = stage.feed()
+    stage.step(feed)
+    stage.write("of the first\n")
+    stage.end_attempt(0, closed=True)
+    stage.put(state=RunState.QUEUED)
+    found = feed.step(stage.now_ms, Lights()).objects
+    assert [each["type"] for each in found] == ["LOG", "RETRY", "STATUS"]
+    # Going on after the RETRY, the STATUS is still to come; going on after that one, nothing is.
+    assert stage.step(stage.feed(cursor=found[1]["cursor"])) == [("STATUS", None)]
+    assert stage.step(stage.feed(cursor=found[2]["cursor"])) == []
 
 
 def test_the_same_version_is_told_once(stage: Stage) -> None:

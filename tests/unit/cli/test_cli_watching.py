@@ -52,6 +52,48 @@ def test_text(airyard: Any) -> None:
     ]
 
 
+def test_the_nodes_are_named_once_and_then_what_goes_on(airyard: Any) -> None:
+    placed = [{"attempt": 0, "members": [{"member": 0, "node": "host-a"}]}]
+    common = {"state": "ACTIVE", "outcome": None, "status": "PREPARING", "attempts": placed}
+    queued, environment = run_document()["phases"][:2]
+    phases = [[queued], [queued], [queued, {**environment, "duration_ms": None}], [queued, environment]]
+    found = [
+        {"type": "STATUS", "cursor": "1", "run": run_document(nodes=1, phases=each, **common)}
+        for each in phases
+    ]
+    answers = {"GET /runs/12": [{"run": run_document()}], STREAM: [[*found, events(nodes=1)[-1]]]}
+    _, _, err = airyard("watch", "12", answers=answers)
+    assert err.splitlines() == [
+        "run 12: preparing on host-a",
+        "run 12: queued 0.1 s · environment …",
+        "run 12 SUCCEEDED · 1 min",
+    ]
+
+
+def test_what_the_log_has_shown_of_an_installer_is_not_said_again(airyard: Any) -> None:
+    message = "The environment cannot be built from its dependencies:\n  No solution: psutil==999"
+    failure = {
+        "cause": "ENVIRONMENT",
+        "member": 0,
+        "node": "host-a",
+        "message": message,
+        "next_step": "mend it",
+    }
+    run = run_document(nodes=1, status="FAILED", outcome="FAILED", failure=failure)
+    retry = {"type": "RETRY", "cursor": "0", "attempt": 0, "cause": "ENVIRONMENT", "message": message}
+    end = {"type": "TERMINAL", "cursor": "1", "run": run, "exit_code": 9}
+    answers = {"GET /runs/12": [{"run": run}], STREAM: [[retry, end]]}
+    _, _, err = airyard("watch", "12", answers=answers)
+    short = "The environment cannot be built from its dependencies"
+    assert err.splitlines() == [
+        f"retry: attempt 0 ended (ENVIRONMENT): {short}",
+        f"run 12 FAILED · 1 min: ENVIRONMENT on node 0 (host-a): {short}",
+        "next: mend it",
+    ]
+    _, _, err = airyard("watch", "12", "--no-logs", answers=answers)
+    assert "psutil==999" in err.splitlines()[-2]
+
+
 def test_one_node_needs_no_prefix(airyard: Any) -> None:
     run = run_document(nodes=1, simulated=True)
     answers = {"GET /runs/12": [{"run": run}], STREAM: [events(nodes=1, last=run)]}
