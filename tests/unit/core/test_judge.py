@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from airyard.core.decide.judge import NEXT_STEP, first_failure, judge
+from airyard.core.decide.judge import NEXT_STEP, first_failure, judge, next_step
 from airyard.core.run import (
     Attempt,
     AttemptState,
@@ -125,3 +126,15 @@ def test_ties_go_to_the_lower_member() -> None:
     failed = first_failure(gang(ended(Cause.DATA, **same), ended(Cause.USER_CODE, **same)))
     assert failed is not None
     assert failed.index == 0
+
+
+def test_a_known_message_has_a_next_step_of_its_own() -> None:
+    said = (
+        "the command exited with 1: mlflow.exceptions.MlflowException: Cannot start run with ID 0a1b because active "
+        "experiment ID does not match environment run ID. Make sure --experiment-name"
+    )
+    assert next_step(Cause.USER_CODE, said).startswith("drop `mlflow.set_experiment`")
+    assert next_step(Cause.USER_CODE, "the command exited with 1") == NEXT_STEP[Cause.USER_CODE]
+    _, _, failure = judge(gang(replace(CRASH, message=said)))
+    assert failure is not None
+    assert "MLFLOW_RUN_ID" in failure.next_step

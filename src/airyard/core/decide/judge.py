@@ -34,6 +34,21 @@ NEXT_STEP: dict[Cause, str] = {
     Cause.CANCELLED: "`airyard resume ID` starts a new attempt of it",
 }
 
+_HINTS: tuple[tuple[str, str], ...] = (
+    # MLflow's words for a `set_experiment` that disagrees with the run Airyard has opened (mlflow/tracking/fluent.py).
+    (
+        "does not match environment run ID",
+        "drop `mlflow.set_experiment`, Airyard has opened a run in experiment_name already; or unset MLFLOW_RUN_ID "
+        "before `start_run` to make a run of your own (docs/tracking.md)",
+    ),
+)
+"""What a message says, and the step that fits it better than its cause's."""
+
+
+def next_step(cause: Cause, message: str) -> str:
+    """Return what to do about a failure: by its message where that is a known one, else by its cause."""
+    return next((step for words, step in _HINTS if words in message), NEXT_STEP[cause])
+
 
 def judge(attempt: Attempt) -> Verdict:
     """Return the verdict on an attempt whose members have all ended.
@@ -87,7 +102,7 @@ def _failed(member: Member) -> Verdict:
     failure = Failure(
         cause=cause,
         message=exit_.message,
-        next_step=NEXT_STEP[cause],
+        next_step=next_step(cause, exit_.message),
         member=member.index,
         node=member.node,
         exit_code=exit_.code,
