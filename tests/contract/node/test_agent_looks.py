@@ -27,7 +27,7 @@ def test_sweeps_do_not_pile_up_looks(tmp_path: Path) -> None:
             time.sleep(0.001)
 
     try:
-        agent._attempts.look = look  # type: ignore[method-assign]
+        agent._attempts.look = look  # type: ignore[method-assign]  # the moment of the look matters
         agent._take_up(Attempt(key="1.0.0", state=Seen.ALIVE))
         for _ in range(50):
             agent._sweep()
