@@ -191,7 +191,7 @@ class Client:
             if before is None or not page["runs"] or (limit is not None and len(runs) >= limit):
                 return runs if limit is None else runs[:limit]
 
-    def numbers(self, ref: str | int) -> list[int]:
+    def numbers(self, ref: str | int) -> Sequence[int]:
         """Return the numbers of the runs that ``ref`` names: of ``tag:k=v`` all that match, oldest first.
 
         Raises: NotFound when there is none.
