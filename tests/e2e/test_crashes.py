@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable
@@ -106,3 +107,9 @@ def test_a_watch_goes_on_over_a_server_restart(own_yard: Yard) -> None:
     out, err = watching.communicate(timeout=90)
     assert watching.returncode == 0, err
     assert out == expected_log().decode()
+
+
+def test_nothing_outlives_a_home_that_was_removed(make_yard: Callable[..., Yard]) -> None:
+    yard = make_yard()
+    shutil.rmtree(yard.home / "server")
+    wait_for(lambda: not [line for line in yard.processes().values() if "airyard.server" in line], timeout=15)

@@ -373,7 +373,9 @@ class Agent:
         return {}
 
     def _warm(self, _: Connection, request: dict[str, Any]) -> dict[str, Any]:
-        self._later(lambda: warm(self._node_folder, request["base"]), lambda result: None)
+        self._later(
+            lambda: warm(self._node_folder, request["base"], lambda: self._stopping), lambda result: None
+        )
         return {}
 
     def _tidy(self, connection: Connection, request: dict[str, Any]) -> None:

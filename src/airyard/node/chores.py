@@ -6,19 +6,20 @@ Owns: these two chores. Must not know: sockets, or how an environment is built. 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from airyard.node.code_cache import CodeCache
 from airyard.node.environment import EnvironmentRequest, EnvironmentStore, disk_usage
+from airyard.node.file_locks import Cancelled
 from airyard.node.uv import DiskFull, DownloadFailed, ResolveFailed
 
 _FOREVER_S = 10 * 365 * 86_400.0
 _NO_CAP = 1 << 62
 
 
-def warm(node_folder: Path, base: Mapping[str, Any]) -> str:
+def warm(node_folder: Path, base: Mapping[str, Any], should_stop: Callable[[], bool]) -> str:
     """Build a base environment before anybody asks; return what came of it. The first run tells a failure again."""
     store = EnvironmentStore(node_folder / "envs", inherited=os.environ)
     request = EnvironmentRequest(
@@ -27,7 +28,9 @@ def warm(node_folder: Path, base: Mapping[str, Any]) -> str:
         base_packages=tuple(base["base_packages"]),
     )
     try:
-        environment = store.ensure(request)
+        environment = store.ensure(request, should_stop=should_stop)
+    except Cancelled:
+        return "given up"
     except (ResolveFailed, DownloadFailed, DiskFull) as error:
         return str(error)
     environment.release()

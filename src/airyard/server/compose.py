@@ -50,6 +50,8 @@ from airyard.server.premises import Premises
 from airyard.server.tracking import TrackingParts
 
 FIRST_HELLO_S = 30.0
+HOME_CHECK_S = 1.0
+EXIT_HOME_REMOVED = 7
 SESSION_COOKIE = "airyard_session"
 
 _log = structlog.get_logger("airyard.server")
@@ -252,6 +254,7 @@ class Server:
             ),
         )
         self._uvicorn = server
+        threading.Thread(target=self._watch_home, name="home", daemon=True).start()
         if self._stop_asked.is_set():
             return
         _log.info("serving", url=url, home=str(self._home), simulate=self._simulate)
@@ -259,6 +262,16 @@ class Server:
             runner.run(server.serve(sockets=[listener]))
         self._premises.withdraw()
         _log.info("stopped")
+
+    def _watch_home(self) -> None:
+        """End at once when the data folder is removed under the server: there is nothing left to close or to keep.
+
+        MLflow ends with this process, the agent and the runners notice by themselves.
+        """
+        while not self._stop_asked.wait(HOME_CHECK_S):
+            if self._premises.is_gone():
+                _log.error("home_removed", home=str(self._home))
+                os._exit(EXIT_HOME_REMOVED)
 
     def ask_to_stop(self) -> None:
         """Begin a clean stop. Any thread."""

@@ -5,6 +5,7 @@ Owns: the sections, their checks and defaults. Must not know: how the parts use 
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 import tomllib
@@ -132,13 +133,36 @@ def load_config(path: Path | None, *, home: Path) -> Config:
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+        problems = [_problem(item) for item in error.errors()]
         raise UserError(
             f"{file} is not a valid configuration: " + "; ".join(problems),
             code="BAD_CONFIG",
             details={"problems": problems},
             fix="docs/operate/configuration.md lists every key",
         ) from error
+
+
+def _problem(item: Mapping[str, Any]) -> str:
+    """Say one problem in our words: where, what, and for an unknown key its near miss and the keys there are."""
+    path = [str(part) for part in item["loc"]]
+    where = ".".join(path)
+    if item["type"] != "extra_forbidden":
+        return f"{where}: {item['msg'].removeprefix('Value error, ')}"
+    section: type[BaseModel] = Config
+    for name in path[:-1]:
+        field = section.model_fields.get(name)
+        if (
+            field is not None
+            and isinstance(field.annotation, type)
+            and issubclass(field.annotation, BaseModel)
+        ):
+            section = field.annotation
+        elif name in _environments() or section is Config:
+            section = EnvironmentSection
+    known = list(section.model_fields)
+    near = difflib.get_close_matches(path[-1], known, n=1)
+    hint = f'; did you mean "{near[0]}"?' if near else ""
+    return f"{where}: unknown key{hint} (known: {', '.join(known)})"
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Owns: the lock, port choice, token and key files, ``endpoint.json``. Must not kn
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -74,6 +75,14 @@ class Premises:
             ) from None
         self._lock = descriptor
 
+    def is_gone(self) -> bool:
+        """Return whether the folder was removed or replaced under this server: its lock is no longer the one held."""
+        assert self._lock is not None
+        try:
+            return not os.path.samestat(os.fstat(self._lock), os.stat(self.folder / "lock"))
+        except OSError:
+            return True
+
     def note_holder(self, started_ms: int, host: str, port: int) -> None:
         """Write into the lock file who holds it."""
         assert self._lock is not None
@@ -121,7 +130,8 @@ class Premises:
     def listen(self, host: str, port: int | None) -> socket.socket:
         """Bind the configured port, else the one chosen before, else a free one that is then kept.
 
-        Raises: Unavailable (``PORT_TAKEN``) naming the port and, where it can be found, its holder.
+        Raises: Unavailable (``PORT_TAKEN``) naming the port and, where it can be found, its holder;
+        UserError for a host that is not this machine's.
         """
         kept = self._kept_port()
         wanted = port or kept or 0
@@ -133,6 +143,12 @@ class Premises:
             listener.bind((host, wanted))
         except OSError as error:
             listener.close()
+            if error.errno != errno.EADDRINUSE:
+                raise UserError(
+                    f"the server cannot listen on {host!r}: {error.strerror}",
+                    code="BAD_HOST",
+                    fix="set [server] host to an address of this machine; 127.0.0.1 serves this machine alone",
+                ) from error
             raise Unavailable(
                 f"port {wanted} of {host} cannot be bound: {error.strerror}{_holder_of(wanted)}",
                 code="PORT_TAKEN",

@@ -1,0 +1,102 @@
+"""The server's configuration file: defaults, precedence, and errors that name file, key and reason."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from airyard.app.retention import DAY_MS, GIB
+from airyard.core.errors import UserError
+from airyard.server.config import DEFAULT_SIMULATION, load_config, parse_simulation
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AIRYARD_TRACKING_SERVER", raising=False)
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "config.toml"
+    path.write_text(text)
+    return path
+
+
+def test_no_file_means_one_user_on_one_machine(tmp_path: Path) -> None:
+    config = load_config(None, home=tmp_path)
+    assert (config.server.host, config.server.port) == ("127.0.0.1", None)
+    assert config.tracking.uri == "embedded"
+    assert dict(config.engine.simulate) == {}
+    assert config.python_of("6") == sys.executable
+    assert set(config.environments) == {"4", "5", "6"}
+
+
+def test_the_home_has_a_file_of_its_own_and_the_clients_table_is_left_alone(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "[client]\nanything = 1\n[server]\nport = 8290\n[retention]\nlogs_days = 2\nlogs_cap_gib = 0.5\n",
+    )
+    config = load_config(None, home=tmp_path)
+    assert config.server.port == 8290
+    policy = config.retention_policy()
+    assert policy.logs.age_ms == 2 * DAY_MS
+    assert policy.logs.cap_bytes == GIB // 2
+
+
+def test_a_base_environment_is_added_beside_the_shipped_ones(tmp_path: Path) -> None:
+    write(tmp_path, '[environments.7]\npython = "/usr/bin/python3"\npackages = ["pip"]\n')
+    config = load_config(None, home=tmp_path)
+    assert config.python_of("7") == "/usr/bin/python3"
+    assert config.environments["7"].packages == ("pip",)
+    assert "6" in config.environments
+
+
+def test_the_environment_wins_for_tracking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, '[tracking]\nuri = "http://elsewhere"\n')
+    assert load_config(None, home=tmp_path).tracking.uri == "http://elsewhere"
+    monkeypatch.setenv("AIRYARD_TRACKING_SERVER", "off")
+    assert load_config(None, home=tmp_path).tracking.uri == "off"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[server]\nhots = "x"\n', ["server.hots: unknown key", 'did you mean "host"?']),
+        ("[retntion]\n", ["retntion: unknown key", 'did you mean "retention"?']),
+        ("[environments.6]\npakages = []\n", ["environments.6.pakages", 'did you mean "packages"?']),
+        ("[server]\nport = 0\n", ["server.port", "greater than or equal to 1"]),
+        ("[engine]\nsimulate = { H100 = 1 }\n", ["engine.simulate", "GPU_<count>x<MODEL>"]),
+        ("[engine]\nsimulate = { GPU_8xH100 = 5000 }\n", ["engine.simulate", "at most 4096"]),
+        ("[retention]\nlogs_days = -1\n", ["retention.logs_days"]),
+        ("[server\n", ["is not TOML"]),
+    ],
+)
+def test_an_error_names_file_key_and_reason(tmp_path: Path, text: str, words: list[str]) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(UserError) as caught:
+        load_config(path, home=tmp_path)
+    assert caught.value.code == "BAD_CONFIG"
+    for word in [str(path), *words]:
+        assert word in caught.value.message
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    path = write(tmp_path, "[server]\nport = 0\nhots = 1\n[retention]\nlogs_days = 0\n")
+    with pytest.raises(UserError) as caught:
+        load_config(path, home=tmp_path)
+    assert len(caught.value.details["problems"]) == 3
+
+
+def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read"):
+        load_config(tmp_path / "none.toml", home=tmp_path)
+
+
+def test_simulated_nodes_by_text() -> None:
+    assert parse_simulation("default") == DEFAULT_SIMULATION
+    assert parse_simulation("GPU_8xH100=2,GPU_1xA10") == {"GPU_8xH100": 2, "GPU_1xA10": 1}
+    assert parse_simulation("GPU_1xA10=1, GPU_1xA10=2") == {"GPU_1xA10": 3}
+    for bad in ("CPU=2", "GPU_8xH100=0", "GPU_8xH100=x", "H100=1", "GPU_8xH100=1,,"):
+        with pytest.raises(UserError, match="no simulated node"):
+            parse_simulation(bad)
