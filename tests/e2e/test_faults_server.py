@@ -61,6 +61,7 @@ def test_a_server_and_an_agent_frozen_for_20_seconds(
     server, agent = of_server.server_pid(), agent_pid(of_agent)
     # The watch must have begun: a first call gives up sooner than a stream goes on trying.
     assert watching.stdout is not None
+    assert watching.stderr is not None
     first_line = watching.stdout.readline()
     begun = time.monotonic()
     frozen(server)
@@ -76,7 +77,8 @@ def test_a_server_and_an_agent_frozen_for_20_seconds(
     time.sleep(max(0.0, begun + FROZEN_S - time.monotonic()))
     os.kill(server, signal.SIGCONT)
     os.kill(agent, signal.SIGCONT)
-    out, err = watching.communicate(timeout=60)
+    out, err = watching.stdout.read(), watching.stderr.read()
+    watching.wait(timeout=60)
     assert (watching.returncode, first_line + out) == (0, lines(count)), err
     run = of_server.ended(long_run)
     assert (run["outcome"], len(run["attempts"])) == ("SUCCEEDED", 1)
