@@ -73,6 +73,7 @@ class Yard:
             environment_versions=frozenset({"6"}),
             engine_name="none",
             simulate={},
+            has_environment=lambda workload: None,
             tidy_nodes=lambda age_ms, cap_bytes, dry_run: {},
             containment=lambda: {"kind": "cookie", "limits": "", "reason": "a test"},
             authorise=_authorise,

@@ -112,6 +112,16 @@ class LocalEngine:
         with contextlib.suppress(OSError, ValueError):
             self._call({"op": "warm", "base": dict(base)}, timeout_s=_CONNECT_TIMEOUT_S)
 
+    def has_environment(self, environment: Mapping[str, Any]) -> bool | None:
+        """See ``Engine``."""
+        request = {"op": "has_environment", "environment": dict(environment)}
+        try:
+            answer = self._call(request, timeout_s=_CONNECT_TIMEOUT_S)
+        except (OSError, ValueError):
+            return None
+        # An agent of an older version, which lives on over an upgrade, does not know the question.
+        return bool(answer["result"]["ready"]) if answer["ok"] else None
+
     def tidy(self, *, age_ms: int | None, cap_bytes: int | None, dry_run: bool) -> Mapping[str, Any]:
         """See ``Engine``."""
         request = {"op": "tidy", "age_ms": age_ms, "cap_bytes": cap_bytes, "dry_run": dry_run}

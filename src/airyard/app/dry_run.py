@@ -17,13 +17,21 @@ from airyard.core.state import ClusterState
 
 
 def dry_run_document(
-    state: ClusterState, command: SubmitRun, now_ms: int, warnings: Sequence[str]
+    state: ClusterState,
+    command: SubmitRun,
+    now_ms: int,
+    warnings: Sequence[str],
+    *,
+    environment_cached: bool | None,
 ) -> dict[str, Any]:
-    """Decide and plan on ``state``, which is used up. Raises: what the submit would raise. Cost: one plan."""
+    """Decide and plan on ``state``, which is used up. Raises: what the submit would raise. Cost: one plan.
+
+    ``environment_cached``: whether the environment is built already; None when that cannot be known.
+    """
     decision = decide(state, command, now_ms)
     assert isinstance(decision.reply, Submitted)
     run_id = decision.reply.run_id
-    compute = command.workload.compute
+    compute, environment = command.workload.compute, command.workload.environment
     for event in decision.events:
         state.apply(Recorded(seq=state.seq + 1, at_ms=now_ms, epoch=state.epoch, event=event))
     found = plan(take_snapshot(state), now_ms)
@@ -42,6 +50,11 @@ def dry_run_document(
         "accelerator": compute.accelerator,
         "devices": compute.num_accelerators,
         "pool": pool,
+        "environment": {
+            "version": environment.version,
+            "dependencies": len(environment.dependencies),
+            "cached": environment_cached,
+        },
         "gpu_hours_at_limit": gpu_hours_at_limit(command),
         "reason": refusal.reason.value if refusal else None,
         "message": message,

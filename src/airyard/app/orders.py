@@ -15,6 +15,7 @@ from airyard.core.decide.placing import grace_of
 from airyard.core.errors import AiryardError
 from airyard.core.run import Attempt, Member, Order, Run, StopReason, TrackingState
 from airyard.core.tracking_alias import alias_of
+from airyard.core.workload import Workload
 
 PREPARE_NUMBER = 1
 ENVIRONMENT_TIMEOUT_S = 1800
@@ -121,21 +122,26 @@ class OrderDesk:
         return values, masked, None
 
     def _environment(self, run: Run) -> tuple[dict[str, Any], str | None]:
-        wanted = run.workload.environment
-        base = self.bases.get(wanted.version)
-        if base is None:
-            known = ", ".join(sorted(self.bases)) or "none"
-            return (
-                {},
-                f"environment version {wanted.version!r} is not defined in this yard (defined: {known})",
-            )
-        return {
-            "version": wanted.version,
-            "python": base.python,
-            "base_packages": list(base.packages),
-            "dependencies": list(wanted.dependencies),
-            "timeout_s": run.workload.timeouts.environment_s or ENVIRONMENT_TIMEOUT_S,
-        }, None
+        order = environment_order(run.workload, self.bases)
+        if order is None:
+            version, known = run.workload.environment.version, ", ".join(sorted(self.bases)) or "none"
+            return {}, f"environment version {version!r} is not defined in this yard (defined: {known})"
+        return order, None
+
+
+def environment_order(workload: Workload, bases: Mapping[str, BaseEnvironment]) -> dict[str, Any] | None:
+    """Return the ``environment`` of a PREPARE order; None for a version that is not among ``bases``."""
+    wanted = workload.environment
+    base = bases.get(wanted.version)
+    if base is None:
+        return None
+    return {
+        "version": wanted.version,
+        "python": base.python,
+        "base_packages": list(base.packages),
+        "dependencies": list(wanted.dependencies),
+        "timeout_s": workload.timeouts.environment_s or ENVIRONMENT_TIMEOUT_S,
+    }
 
 
 def _visible(member: Member, node: Node | None) -> str:

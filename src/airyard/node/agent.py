@@ -27,7 +27,7 @@ from typing import Any
 import airyard
 from airyard.node.agent_socket import Connection, Hub, bind_unix
 from airyard.node.attempts import Attempt, Attempts, Seen
-from airyard.node.chores import tidy, warm
+from airyard.node.chores import has_environment, tidy, warm
 from airyard.node.containment import detect
 from airyard.node.exit_record import boot_id, write_json_by_rename
 from airyard.node.inventory import Inventory, Node, Offer, host_name, open_nvml
@@ -240,6 +240,7 @@ class Agent:
             "ship": self._ship,
             "forget": self._forget,
             "warm": self._warm,
+            "has_environment": self._has_environment,
             "tidy": self._tidy,
             "stop": self._stop,
         }.get(op)
@@ -378,10 +379,14 @@ class Agent:
         )
         return {}
 
+    def _has_environment(self, connection: Connection, request: dict[str, Any]) -> None:
+        asked = dict(request["environment"])
+        self._answer_later(connection, request, lambda: {"ready": has_environment(self._node_folder, asked)})
+
     def _tidy(self, connection: Connection, request: dict[str, Any]) -> None:
         """Answers when it is done: removing trees takes long."""
 
-        def work() -> dict[str, int]:
+        def work() -> dict[str, Any]:
             return tidy(
                 self._node_folder,
                 age_ms=request.get("age_ms"),
@@ -389,9 +394,17 @@ class Agent:
                 dry_run=bool(request.get("dry_run")),
             )
 
-        def answer(result: dict[str, int] | None) -> None:
+        self._answer_later(connection, request, work)
+
+    def _answer_later(
+        self, connection: Connection, request: dict[str, Any], work: Callable[[], dict[str, Any]]
+    ) -> None:
+        """Do ``work`` on another thread and answer with what it returns."""
+
+        def answer(result: dict[str, Any] | None) -> None:
             if result is None:
-                error = {"code": "FAILED", "message": "tidying failed; the agent's log has the reason"}
+                message = f"{request['op']} failed; the agent's log has the reason"
+                error = {"code": "FAILED", "message": message}
                 connection.send({"id": request.get("id"), "ok": False, "error": error})
             else:
                 connection.send({"id": request.get("id"), "ok": True, "result": result})

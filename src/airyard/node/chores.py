@@ -1,6 +1,6 @@
-"""What the agent does for its machine's caches beside runs: build the usual environment early, remove old ones.
+"""What the agent does for its machine's caches beside runs: build the usual environment early, look, remove old ones.
 
-Owns: these two chores. Must not know: sockets, or how an environment is built. Both block.
+Owns: these chores. Must not know: sockets, or how an environment is built. All block.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ _NO_CAP = 1 << 62
 def warm(node_folder: Path, base: Mapping[str, Any], should_stop: Callable[[], bool]) -> str:
     """Build a base environment before anybody asks; return what came of it. The first run tells a failure again."""
     store = EnvironmentStore(node_folder / "envs", inherited=os.environ)
-    request = EnvironmentRequest(
-        base_version=str(base["version"]),
-        python=Path(str(base["python"])),
-        base_packages=tuple(base["base_packages"]),
-    )
     try:
-        environment = store.ensure(request, should_stop=should_stop)
+        environment = store.ensure(EnvironmentRequest.from_order(base), should_stop=should_stop)
     except Cancelled:
         return "given up"
     except (ResolveFailed, DownloadFailed, DiskFull) as error:
         return str(error)
     environment.release()
     return "built" if environment.was_built else "there"
+
+
+def has_environment(node_folder: Path, asked: Mapping[str, Any]) -> bool:
+    """Return whether a member with this ``environment`` in its PREPARE would find it built."""
+    store = EnvironmentStore(node_folder / "envs", inherited=os.environ)
+    return store.is_ready(EnvironmentRequest.from_order(asked))
 
 
 def tidy(node_folder: Path, *, age_ms: int | None, cap_bytes: int | None, dry_run: bool) -> dict[str, int]:

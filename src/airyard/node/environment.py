@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from airyard.node.file_locks import FileLock, obtain
 from airyard.node.uv import (
@@ -62,6 +63,16 @@ class EnvironmentRequest:
     dependencies: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     """Further arguments of ``uv pip compile`` and ``uv pip install``, for instance ``--prerelease=allow``."""
+
+    @classmethod
+    def from_order(cls, asked: Mapping[str, Any]) -> EnvironmentRequest:
+        """Read the ``environment`` of a PREPARE order. Raises: KeyError, TypeError."""
+        return cls(
+            base_version=str(asked["version"]),
+            python=Path(asked.get("python") or sys.executable),
+            base_packages=tuple(asked.get("base_packages") or ()),
+            dependencies=tuple(asked.get("dependencies") or ()),
+        )
 
     @property
     def requirements(self) -> str:
@@ -128,6 +139,21 @@ class EnvironmentStore:
         except OSError as error:
             raise disk_failure(error) from error
 
+    def is_ready(self, request: EnvironmentRequest) -> bool:
+        """Return whether ``ensure`` would neither resolve nor build now. Takes no lock and writes nothing.
+
+        False also when only the lock is too old: resolving it again may well lead to the same environment.
+        Raises: ResolveFailed for an interpreter that cannot be run. Cost: as a warm ``ensure``.
+        """
+        path = self._lock_path(request)
+        try:
+            if not self._is_fresh(path):
+                return False
+            key = self._key(request, path.read_text())
+        except OSError:
+            return False
+        return (self._root / "envs" / key / ".complete").exists()
+
     def evict(self, *, keep_bytes: int, older_than_seconds: float) -> list[str]:
         """Remove what was not used for so long, then by last use until the root fits; return the removed keys.
 
@@ -164,20 +190,12 @@ class EnvironmentStore:
     def _lock_text(
         self, request: EnvironmentRequest, progress: Callable[[str], None], should_stop: Callable[[], bool]
     ) -> str:
-        name = _digest(self._request_facts(request))
-        path = self._root / "locks" / f"{name}.txt"
-
-        def is_fresh() -> bool:
-            try:
-                return time.time() - path.stat().st_mtime < self._lifetime_seconds
-            except OSError:
-                return False
-
-        lock = FileLock(self._root / "flocks" / f"lock-{name}")
+        path = self._lock_path(request)
+        lock = FileLock(self._root / "flocks" / f"lock-{path.stem}")
         try:
             obtain(
                 lock,
-                is_ready=is_fresh,
+                is_ready=lambda: self._is_fresh(path),
                 make=lambda: self._resolve(request, path, lock, progress, should_stop),
                 should_stop=should_stop,
             )
@@ -188,6 +206,15 @@ class EnvironmentStore:
         finally:
             lock.close()
         return path.read_text()
+
+    def _lock_path(self, request: EnvironmentRequest) -> Path:
+        return self._root / "locks" / f"{_digest(self._request_facts(request))}.txt"
+
+    def _is_fresh(self, path: Path) -> bool:
+        try:
+            return time.time() - path.stat().st_mtime < self._lifetime_seconds
+        except OSError:
+            return False
 
     def _request_facts(self, request: EnvironmentRequest) -> list[object]:
         indexes = sorted(
@@ -235,6 +262,9 @@ class EnvironmentStore:
 
     # --- building
 
+    def _key(self, request: EnvironmentRequest, lock_text: str) -> str:
+        return _digest([_LAYOUT, self._identity(request), lock_text, request.flags])
+
     def _build_once(
         self,
         request: EnvironmentRequest,
@@ -242,7 +272,7 @@ class EnvironmentStore:
         progress: Callable[[str], None],
         should_stop: Callable[[], bool],
     ) -> Environment:
-        key = _digest([_LAYOUT, self._identity(request), lock_text, request.flags])
+        key = self._key(request, lock_text)
         folder = self._root / "envs" / key
         held = FileLock(self._root / "flocks" / key)
         try:

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -202,12 +201,7 @@ class Preparation:
         store = EnvironmentStore(self._node_folder / "envs", inherited=os.environ)
         try:
             environment = store.ensure(
-                EnvironmentRequest(
-                    base_version=str(asked["version"]),
-                    python=Path(asked.get("python") or sys.executable),
-                    base_packages=tuple(asked.get("base_packages") or ()),
-                    dependencies=tuple(asked.get("dependencies") or ()),
-                ),
+                EnvironmentRequest.from_order(asked),
                 progress=_Narrator(asked, self._note, self._progress).line,
                 should_stop=should_stop,
             )

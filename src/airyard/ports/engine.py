@@ -82,6 +82,13 @@ class Engine(Protocol):
         """
         ...
 
+    def has_environment(self, environment: Mapping[str, Any]) -> bool | None:
+        """Return whether a machine has this ``environment`` of a PREPARE order built; None when it cannot be asked.
+
+        Blocks for the answer, some seconds at most. Nothing is resolved or built.
+        """
+        ...
+
     def tidy(self, *, age_ms: int | None, cap_bytes: int | None, dry_run: bool) -> Mapping[str, Any]:
         """Remove environments unused for ``age_ms``, then the longest unused until under ``cap_bytes``.
 

@@ -32,12 +32,12 @@ from airyard.adapters.system_clock import SystemClock
 from airyard.app.changes import ChangeFeed
 from airyard.app.control import Control
 from airyard.app.loop import ControlLoop
-from airyard.app.orders import BaseEnvironment, OrderDesk
+from airyard.app.orders import BaseEnvironment, OrderDesk, environment_order
 from airyard.app.tracking_runs import real_ids_for
 from airyard.core.errors import Unavailable
 from airyard.core.ids import AttemptKey
 from airyard.core.tracking_alias import alias_of
-from airyard.core.workload import DEFAULT_ENVIRONMENT_VERSION
+from airyard.core.workload import DEFAULT_ENVIRONMENT_VERSION, Workload
 from airyard.server import routes_runner
 from airyard.server.app import create_app
 from airyard.server.auth import Gatekeeper
@@ -139,6 +139,12 @@ class Server:
             "base_packages": list(packages),
         }
 
+    def _bases(self) -> dict[str, BaseEnvironment]:
+        return {
+            version: BaseEnvironment(python=self._config.python_of(version), packages=section.packages)
+            for version, section in self._config.environments.items()
+        }
+
     def _engine(self, url: str) -> LocalEngine:
         engine = self._config.engine
         return LocalEngine(
@@ -163,6 +169,12 @@ class Server:
         gatekeeper: Gatekeeper,
     ) -> ServerContext:
         folder = self._premises.folder
+        bases = self._bases()
+
+        def has_environment(workload: Workload) -> bool | None:
+            order = environment_order(workload, bases)
+            return effects.has_environment(order) if order is not None else None
+
         return ServerContext(
             home=self._home,
             url=url,
@@ -182,6 +194,7 @@ class Server:
             environment_versions=frozenset(self._config.environments),
             engine_name=self._config.engine.kind,
             simulate=self._simulate,
+            has_environment=has_environment,
             tidy_nodes=effects.tidy,
             containment=lambda: effects.containment,
             authorise=gatekeeper.authorise,
@@ -206,10 +219,7 @@ class Server:
 
     def _app(self, context: ServerContext, gatekeeper: Gatekeeper, tracking: TrackingParts) -> FastAPI:
         desk = OrderDesk(
-            bases={
-                version: BaseEnvironment(python=self._config.python_of(version), packages=section.packages)
-                for version, section in self._config.environments.items()
-            },
+            bases=self._bases(),
             secret=context.secrets.get,
             tracking_uri=f"{context.url}/mlflow",
             yard=self._premises.yard_id(),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airyard.app.changes import ChangeFeed
 from airyard.app.loop import ControlLoop
 from airyard.core.ids import MemberKey
+from airyard.core.workload import Workload
 from airyard.ports.blob_store import BlobStore
 from airyard.ports.clock import Clock
 from airyard.ports.journal import Journal
@@ -58,6 +59,8 @@ class ServerContext:
     """The versions of the base environment that the configuration defines."""
     engine_name: str
     simulate: Mapping[str, int]
+    has_environment: Callable[[Workload], bool | None]
+    """Whether the workload's environment is built on the nodes; None when they cannot be asked. Blocks."""
     tidy_nodes: Callable[[int | None, int | None, bool], Mapping[str, Any]]
     """(age in ms, cap in bytes, dry run) -> what of the environments on nodes went, or would go."""
     containment: Callable[[], Mapping[str, Any]]

@@ -110,6 +110,10 @@ class Effects:
                 case OpenTracking() | CloseTracking():
                     self._begin(action)
 
+    def has_environment(self, environment: Mapping[str, Any]) -> bool | None:
+        """Ask whether the nodes have an environment built; None when nobody answers. Blocks for the answer."""
+        return self._engine.has_environment(environment)
+
     def tidy(self, age_ms: int | None, cap_bytes: int | None, dry_run: bool) -> Mapping[str, Any]:
         """Have the nodes remove environments that were not used for long or are too many. Blocks for the answer."""
         return self._engine.tidy(age_ms=age_ms, cap_bytes=cap_bytes, dry_run=dry_run)

@@ -48,7 +48,10 @@ async def submit_run(context: Context, caller: Caller, body: native.SubmitReques
     if body.dry_run:
         state = await query(context, lambda control: control.state.copy())
         now_ms = context.clock.now_ms()
-        found = await run_in_threadpool(dry_run_document, state, command, now_ms, warnings)
+        cached = await run_in_threadpool(context.has_environment, workload)
+        found = await run_in_threadpool(
+            dry_run_document, state, command, now_ms, warnings, environment_cached=cached
+        )
         return {"dry_run": found}
     try:
         reply = await ask(context, command)

@@ -442,6 +442,14 @@ class WaitAnswer(Answer):
     runs: list[RunDoc]
 
 
+class DryRunEnvironment(Answer):
+    """The environment a workload asks for; ``cached`` is null when the nodes could not be asked."""
+
+    version: str
+    dependencies: int
+    cached: bool | None
+
+
 class DryRunDoc(Answer):
     """What would become of a workload now."""
 
@@ -450,6 +458,7 @@ class DryRunDoc(Answer):
     accelerator: str
     devices: int
     pool: str
+    environment: DryRunEnvironment
     gpu_hours_at_limit: float | None
     reason: str | None
     message: str

@@ -24,6 +24,7 @@ from airyard.core.commands import MachineAway, MachineSeen, MemberGone, SeenMemb
 from airyard.core.ids import MemberKey
 from airyard.core.log_frames import LogStream
 from airyard.core.run import Cause
+from airyard.node.environment import EnvironmentRequest, EnvironmentStore
 from airyard.ports.engine import ContainmentSeen, Fact, Samples
 from runner_api import GO, MemberSide, RunnerApi, prepare_order
 
@@ -340,6 +341,31 @@ def test_caches_are_tidied_by_age(yard: Yard) -> None:
     yard.engine.stop_agent()
     _until(lambda: not _command_line(agent))
     assert "away" in yard.engine.tidy(age_ms=0, cap_bytes=None, dry_run=True)
+
+
+def test_whether_an_environment_is_built_is_asked_of_the_agent(yard: Yard) -> None:
+    yard.wait(MachineSeen)
+    asked = {
+        "version": "6", "python": None, "base_packages": [], "dependencies": ["--no-index"], "timeout_s": 9,
+    }  # fmt: skip
+    assert yard.engine.has_environment(asked) is False
+    # Written as a build would leave them: a real one would need an index.
+    store = EnvironmentStore(yard.home / "node" / "envs", inherited=os.environ)
+    request = EnvironmentRequest.from_order(asked)
+    lock = store._lock_path(request)
+    lock.parent.mkdir(parents=True)
+    lock.write_text("pip==1\n")
+    assert yard.engine.has_environment(asked) is False
+    folder = yard.home / "node" / "envs" / "envs" / store._key(request, "pip==1\n")
+    folder.mkdir(parents=True)
+    (folder / ".complete").write_text("{}")
+    assert yard.engine.has_environment(asked) is True
+    assert yard.engine.has_environment({**asked, "dependencies": ["tool"]}) is False
+    assert yard.engine.has_environment({**asked, "python": "/no/such/python"}) is None
+    agent = yard.agent_pid()
+    yard.engine.stop_agent()
+    _until(lambda: not _command_line(agent))
+    assert yard.engine.has_environment(asked) is None
 
 
 def test_nothing_outlives_a_home_that_was_removed(yard: Yard) -> None:

@@ -50,6 +50,23 @@ def test_it_is_built_then_found(store: EnvironmentStore) -> None:
     subprocess.run([first.path / "bin" / "python", "-m", "pip", "--version"], capture_output=True, check=True)
 
 
+def test_readiness_is_known_without_running_uv(
+    store: EnvironmentStore, tmp_path: Path, inherited: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not store.is_ready(request("tool==1.0"))
+    assert not (tmp_path / "store").exists()
+    made = store.ensure(request("tool==1.0"))
+    monkeypatch.setattr("airyard.node.environment.run_uv", lambda *_, **__: pytest.fail("uv ran"))
+    assert store.is_ready(request("tool==1.0"))
+    assert EnvironmentStore(tmp_path / "store", inherited=inherited).is_ready(request("tool==1.0"))
+    assert not store.is_ready(request("tool==2.0"))
+    hasty = EnvironmentStore(tmp_path / "store", inherited=inherited, lock_lifetime_seconds=0)
+    assert not hasty.is_ready(request("tool==1.0"))
+    made.release()
+    store.evict(keep_bytes=1 << 62, older_than_seconds=0)
+    assert not store.is_ready(request("tool==1.0"))
+
+
 def test_same_lock_is_the_same_environment(store: EnvironmentStore) -> None:
     assert store.ensure(request("tool==2.0")).key == store.ensure(request("tool>=1.5")).key
 

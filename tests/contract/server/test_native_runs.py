@@ -168,6 +168,7 @@ def test_a_dry_run_says_where_it_would_start_and_changes_nothing(yard: Yard) -> 
             assert found["dry_run"]["would_start_now"] is True
             assert found["dry_run"]["nodes"] == ["sim-1xa10-0", "sim-1xa10-1"]
             assert found["dry_run"]["gpu_hours_at_limit"] == 1.0
+            assert found["dry_run"]["environment"] == {"version": "6", "dependencies": 0, "cached": None}
             await submit(client, compute={"accelerator": "GPU_1xA10", "nodes": 1})
             await yard.placed(1)
             found = (await client.post("/runs", json={"workload": gpus, "dry_run": True})).json()["dry_run"]
@@ -177,6 +178,21 @@ def test_a_dry_run_says_where_it_would_start_and_changes_nothing(yard: Yard) -> 
             refused = await client.post("/runs", json={"workload": never, "dry_run": True})
             assert code_of(refused, 400) == "EXCEEDS_POOL"
             assert [run["run_id"] for run in (await client.get("/runs")).json()["runs"]] == [1]
+
+    play(scene())
+
+
+def test_a_dry_run_says_whether_the_environment_is_built(yard: Yard) -> None:
+    async def scene() -> None:
+        async with yard.client() as client:
+            yard.context.has_environment = lambda asked: asked.environment.dependencies == ("a",)
+            for dependencies, cached in ((["a"], True), (["a", "b"], False)):
+                asked = workload(environment={"version": "6", "dependencies": dependencies})
+                answer = await client.post("/runs", json={"workload": asked, "dry_run": True})
+                found = answer.json()["dry_run"]
+                native.DryRunDoc.model_validate(found)
+                told = {"version": "6", "dependencies": len(dependencies), "cached": cached}
+                assert found["environment"] == told
 
     play(scene())
 

@@ -249,6 +249,26 @@ def test_run_submits_a_file_with_a_key_and_says_what_is_sent(airyard: Any, tmp_p
     assert (workload["name"], workload["tags"], workload["max_retries"]) == ("n1", {"a": "b"}, 0)
 
 
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({"version": "6", "dependencies": 2, "cached": True}, "cached"),
+        ({"version": "6", "dependencies": 1, "cached": False}, "will be built (1 dependency)"),
+        ({"version": "6", "dependencies": 0, "cached": None}, "not known, the node's agent did not answer"),
+    ],
+)
+def test_a_dry_run_says_whether_the_environment_is_built(
+    airyard: Any, environment: dict[str, Any], told: str
+) -> None:
+    answers = {"POST /runs": [{"dry_run": {"would_start_now": True, "environment": environment}}]}
+    code, out, err = airyard("run", "--cpu", "--dry-run", "--", "true", answers=answers)
+    assert code == 0, err
+    (line,) = [line for line in out.splitlines() if line.startswith("environment")]
+    assert (code, told in line) == (0, True), out
+    code, out, _ = airyard("run", "--cpu", "--dry-run", "-o", "json", "--", "true", answers=answers)
+    assert json.loads(out)["data"]["dry_run"]["environment"] == environment
+
+
 def test_run_packs_and_uploads_only_what_is_missing(airyard: Any, tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("print(1)\n")

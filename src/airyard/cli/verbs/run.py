@@ -204,7 +204,8 @@ def _show_dry_run(app: App, answer: dict[str, Any]) -> int:
     upload = document.pop("upload")
     pairs: list[tuple[str, object]] = [("dry run", "ok, nothing was submitted")]
     for key, value in document.items():
-        pairs.append((key.replace("_", " "), _plain(value)))
+        plain = _environment_text(value) if key == "environment" else _plain(value)
+        pairs.append((key.replace("_", " "), plain))
     if upload:
         need = (
             formats.size(upload["archive_bytes"]) if upload["needed"] else "nothing, the server has this code"
@@ -212,6 +213,17 @@ def _show_dry_run(app: App, answer: dict[str, Any]) -> int:
         pairs.append(("upload", need))
     app.console.text(formats.fields(pairs))
     return ExitCode.SUCCESS
+
+
+def _environment_text(environment: dict[str, Any]) -> str:
+    """Say whether the run would have to wait for its environment."""
+    if environment["cached"]:
+        return "cached"
+    count = environment["dependencies"]
+    dependencies = f"{count} {'dependency' if count == 1 else 'dependencies'}"
+    if environment["cached"] is None:
+        return f"not known, the node's agent did not answer ({dependencies})"
+    return f"will be built ({dependencies})"
 
 
 def _plain(value: object) -> object:
