@@ -311,8 +311,11 @@ class GitState:
     """The remote without credentials."""
     dirty: bool = False
     diff_status: str = "clean"
-    """``clean``, ``captured``, ``size_exceeded``, ``timeout`` or ``failed``."""
+    """``clean``, ``captured``, ``size_exceeded``, ``not_text`` (not UTF-8), ``looks_secret``, ``timeout`` or
+    ``failed``."""
     diff_bytes: int = 0
+    diff_hash: str | None = None
+    """SHA-256 (hex) of the diff's octets; None when it was not captured."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form (``git_state.json`` of the AI Runtime, less its paths and time)."""
@@ -325,6 +328,7 @@ class GitState:
             "dirty": self.dirty,
             "diff_status": self.diff_status,
             "diff_bytes": self.diff_bytes,
+            "diff_hash": self.diff_hash,
         }
 
     @classmethod
@@ -338,6 +342,7 @@ class GitState:
             dirty=data.get("dirty", False),
             diff_status=data.get("diff_status", "clean"),
             diff_bytes=data.get("diff_bytes", 0),
+            diff_hash=data.get("diff_hash"),
         )
 
 
@@ -405,6 +410,11 @@ class Workload:
     usage_policy_id: str | None = None
     code: CodeReference | None = None
     """None when no code is sent, and until the snapshot is packed."""
+
+    @property
+    def diff_hash(self) -> str | None:
+        """The hash of the captured git diff of the code; None without one."""
+        return self.code.git.diff_hash if self.code and self.code.git else None
 
     @property
     def parameters(self) -> dict[str, Any] | None:

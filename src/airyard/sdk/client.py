@@ -110,10 +110,11 @@ class Client:
         workload: Mapping[str, Any],
         *,
         source_yaml: str | None = None,
+        git_diff: str | None = None,
         idempotency_key: str | None = None,
         dry_run: bool = False,
     ) -> Document:
-        """Submit a normalised workload (``Workload.to_json()``).
+        """Submit a normalised workload (``Workload.to_json()``); ``git_diff`` is the one whose hash it names.
 
         Returns ``{run, existing, warnings}``; with ``dry_run`` ``{dry_run}``. Same key and same workload: the
         same run with ``existing`` true. Without a key the call is not repeated when the connection breaks.
@@ -121,7 +122,11 @@ class Client:
         """
         return self._get(
             requests.submit(
-                workload, source_yaml=source_yaml, idempotency_key=idempotency_key, dry_run=dry_run
+                workload,
+                source_yaml=source_yaml,
+                git_diff=git_diff,
+                idempotency_key=idempotency_key,
+                dry_run=dry_run,
             )
         )
 
@@ -242,7 +247,7 @@ class Client:
         return dict(self._get(requests.resume(str(ref)))["run"])
 
     def source(self, ref: str | int) -> Document:
-        """Return ``{source_yaml, workload}`` as submitted."""
+        """Return ``{source_yaml, git_diff, workload}`` as submitted."""
         return self._get(requests.source(str(ref)))
 
     def delete(self, ref: str | int) -> Document:

@@ -56,6 +56,7 @@ def submit(
     workload: Mapping[str, Any],
     *,
     source_yaml: str | None,
+    git_diff: str | None = None,
     idempotency_key: str | None,
     dry_run: bool,
 ) -> Request:
@@ -69,6 +70,8 @@ def submit(
         "idempotency_key": idempotency_key,
         "dry_run": dry_run,
     }
+    if git_diff is not None:
+        body["git_diff"] = git_diff
     return Request(
         method="POST", path=_path("runs"), body=body, idempotent=dry_run or idempotency_key is not None
     )
@@ -126,7 +129,7 @@ def resume(ref: str) -> Request:
 
 
 def source(ref: str) -> Request:
-    """Read what the run was submitted with: ``{source_yaml, workload}``."""
+    """Read what the run was submitted with: ``{source_yaml, git_diff, workload}``."""
     return Request(method="GET", path=_path("runs", ref, "source"))
 
 

@@ -113,12 +113,13 @@ def submit(
     ``{tree_hash, archive_bytes, needed}``. ``say`` hears about uploads worth waiting for.
     Raises: UserError for code that may not be sent (secrets, size); Conflict for a key used otherwise.
     """
-    workload, upload = prepared.workload, None
+    workload, upload, diff = prepared.workload, None, None
     if prepared.loaded.code_source is not None:
-        workload, upload = _code(client, prepared, allow_secret_files, dry_run, say)
+        workload, upload, diff = _code(client, prepared, allow_secret_files, dry_run, say)
     answer = client.submit(
         workload,
         source_yaml=prepared.loaded.source_yaml,
+        git_diff=None if dry_run else diff,
         idempotency_key=None
         if dry_run
         else idempotency_key or prepared.loaded.idempotency_token or new_key(),
@@ -131,8 +132,8 @@ def submit(
 
 def _code(
     client: Client, prepared: Submission, allow_secret_files: bool, dry_run: bool, say: Say
-) -> tuple[Document, Document]:
-    """Return the workload with its code reference, and what the upload came to."""
+) -> tuple[Document, Document, str | None]:
+    """Return the workload with its code reference, what the upload came to, and the code's git diff."""
     from airyard.spec.snapshot import pack
 
     assert prepared.loaded.code_source is not None
@@ -141,7 +142,8 @@ def _code(
     archive_bytes = _send(client, snapshot, dry_run, say) if needed else 0
     workload = {**prepared.workload, "code": snapshot.reference().to_json()}
     upload = {"tree_hash": snapshot.tree_hash, "archive_bytes": archive_bytes, "needed": needed}
-    return workload, {**upload, "size_bytes": snapshot.size_bytes, "files": snapshot.file_count}
+    upload |= {"size_bytes": snapshot.size_bytes, "files": snapshot.file_count}
+    return workload, upload, None if snapshot.diff is None else snapshot.diff.decode()
 
 
 def _send(client: Client, snapshot: Snapshot, dry_run: bool, say: Say) -> int:

@@ -13,6 +13,7 @@ import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from airyard.core.errors import Unavailable
 from airyard.core.ids import AttemptKey
 from airyard.core.tracking_alias import alias_of
 from airyard.core.workload import DEFAULT_ENVIRONMENT_VERSION, Workload
-from airyard.server import routes_runner
+from airyard.server import routes_runner, sources
 from airyard.server.app import create_app
 from airyard.server.auth import Gatekeeper
 from airyard.server.config import Config
@@ -99,6 +100,7 @@ class Server:
                 token_for=gatekeeper.attempt_token,
                 yard=self._premises.yard_id(),
                 temporary=folder / "tmp",
+                find_diff=partial(sources.find, self._home / sources.FOLDER, sources.Kind.DIFF),
             )
             journal = SqlJournal(folder / "journal.db")
             loop = ControlLoop(

@@ -1,6 +1,6 @@
 """Carries out the control plane's actions and brings their outcomes back as commands.
 
-Owns: the dispatch to engine and tracker, metric samples, log artifacts. Must not know: decisions, HTTP.
+Owns: the dispatch to engine and tracker, metric samples, artifacts of logs and diff. Must not know: decisions, HTTP.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from airyard.ports.log_store import LogStore
 from airyard.ports.tracker import Metric, TrackedRun
 
 ARTIFACT_BYTES = 64 << 20
+DIFF_ARTIFACT = "git/diff.patch"
 RENEW_S = 1.0
 
 _log = structlog.get_logger("airyard.effects")
@@ -65,6 +66,7 @@ class Effects:
         token_for: Callable[[MemberKey], str],
         yard: str,
         temporary: Path,
+        find_diff: Callable[[str], Path | None],
     ) -> None:
         self._engine = engine
         self._worker = worker
@@ -72,6 +74,7 @@ class Effects:
         self._token_for = token_for
         self._yard = yard
         self._temporary = temporary
+        self._find_diff = find_diff
         self._loop: ControlLoop | None = None
         self._slow: queue.Queue[OpenTracking | CloseTracking | None] = queue.Queue()
         self._in_flight: set[Action] = set()
@@ -215,6 +218,7 @@ class Effects:
         # Opened again first: idempotent, and after a restart or a deferred start the worker has to know the run.
         found: list[TrackedRun] = []
         self._worker.submit(job, lambda result: self._found_at_close(action, result, found))
+        self._send_diff(run, attempt)
         self._send_logs(attempt)
         self._worker.submit(
             FinishJob(
@@ -258,6 +262,13 @@ class Effects:
             state=TrackingState.CLOSED, experiment_id=ids.experiment_id, run_id=ids.run_id, detail=detail
         )
         self._submit(TrackingAnswered(run_id=action.run_id, attempt=action.attempt, tracking=closed))
+
+    def _send_diff(self, run: Run, attempt: Attempt) -> None:
+        """Queue the upload of the code's git diff from where it is stored; a kept run keeps it."""
+        digest = run.workload.diff_hash
+        source = self._find_diff(digest) if digest else None
+        if source is not None:
+            self._worker.submit(ArtifactJob(key=str(attempt.key), artifact_path=DIFF_ARTIFACT, source=source))
 
     def _send_logs(self, attempt: Attempt) -> None:
         """Write each member's output as text files and queue their upload; the files go when that is done."""

@@ -6,6 +6,7 @@ Owns: when it happens, and which remover serves which kind. Must not know: what 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -58,16 +59,25 @@ def _remove_logs(context: ServerContext, run_id: int) -> None:
 
 
 def _sweep_sources(context: ServerContext) -> int:
-    """Remove workload files that no run has; young ones may belong to a submit that is under way."""
+    """Remove workload files and diffs that no run has; young ones may belong to a submit that is under way."""
     folder = context.home / sources.FOLDER
     unused = sources.names(folder, before_ms=context.clock.now_ms() - retention.DAY_MS)
     before: int | None = None
     while unused and (page := context.reads.runs(RunFilter(before=before, limit=PAGE_RUNS))):
-        unused -= {str(row.record.get("source_hash", "")) for row in page}
+        for row in page:
+            unused -= _sources_of(row.record)
         before = page[-1].run_id
     for name in unused:
         sources.remove(folder, name)
     return len(unused)
+
+
+def _sources_of(record: Mapping[str, Any]) -> set[str]:
+    """Return the file names of what a run was submitted from; read from the stored form, as there may be many."""
+    code = record["workload"].get("code") or {}
+    git = code.get("git") or {}
+    named = {sources.Kind.WORKLOAD: record.get("source_hash"), sources.Kind.DIFF: git.get("diff_hash")}
+    return {sources.file_name(kind, digest) for kind, digest in named.items() if digest}
 
 
 def verify_journal(context: ServerContext) -> dict[str, Any]:

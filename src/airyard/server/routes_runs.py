@@ -199,14 +199,16 @@ async def resume_run(context: Context, caller: Caller, ref: Ref) -> dict[str, An
 
 @router.get("/runs/{ref}/source", responses={200: {"model": native.SourceAnswer}})
 async def run_source(context: Context, caller: Caller, ref: Ref) -> dict[str, Any]:
-    """Return the workload as submitted: its file's text, when one was sent, and its normalised form."""
+    """Return the workload as submitted: its file's text and its code's git diff, when sent, and its normalised form."""
     run = await run_of(context, caller, ref)
-    text = await run_in_threadpool(sources.load, _sources(context), run.source_hash)
-    return {"source_yaml": text, "workload": run.workload.to_json()}
+    text, diff = await run_in_threadpool(_load_sources, context.home / sources.FOLDER, run)
+    return {"source_yaml": text, "git_diff": diff, "workload": run.workload.to_json()}
 
 
-def _sources(context: ServerContext) -> Path:
-    return context.home / sources.FOLDER
+def _load_sources(folder: Path, run: Run) -> tuple[str | None, str | None]:
+    """Return the text of a run's workload file and its git diff."""
+    diff = sources.load(folder, sources.Kind.DIFF, run.workload.diff_hash or "")
+    return sources.load(folder, sources.Kind.WORKLOAD, run.source_hash), diff
 
 
 @router.delete("/runs/{ref}")

@@ -5,6 +5,7 @@ Owns: the order of these steps and the warnings. Must not know: what the loop ch
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -77,15 +78,40 @@ def _committed(context: ServerContext, run_id: int) -> Run:
 def _prepare(
     context: ServerContext, caller: Principal, workload: Workload, body: native.SubmitRequest
 ) -> str:
-    """Check what the workload refers to, store its file, and return the file's hash. One trip off the event loop."""
+    """Check what the workload refers to, store its file and diff, and return the file's hash.
+
+    One trip off the event loop.
+    """
     _check_secrets(context, caller, workload)
     _check_environment(context, workload)
+    _check_diff(workload, body.git_diff)
     if body.dry_run:
         return ""  # nothing is stored, and the code need not be here yet: the client says what it would send
     _check_code(context, workload)
+    folder = context.home / sources.FOLDER
+    if body.git_diff is not None:
+        sources.keep(folder, sources.Kind.DIFF, body.git_diff)
+    elif workload.diff_hash is not None:
+        # The workload of an earlier run again: its diff is here unless that run was removed long ago.
+        sources.touch(folder, sources.Kind.DIFF, workload.diff_hash)
     if body.source_yaml is None:
         return ""
-    return sources.keep(context.home / sources.FOLDER, body.source_yaml)
+    return sources.keep(folder, sources.Kind.WORKLOAD, body.source_yaml)
+
+
+def _check_diff(workload: Workload, diff: str | None) -> None:
+    """Raise UserError for a diff that is not the one that the workload names."""
+    if diff is None:
+        return
+    found = hashlib.sha256(diff.encode()).hexdigest()
+    if found != workload.diff_hash:
+        named = workload.diff_hash[:12] if workload.diff_hash else "none"
+        raise UserError(
+            f"git_diff has the hash {found[:12]}, workload.code.git.diff_hash names {named}",
+            code="DIFF_MISMATCH",
+            fix="send the SHA-256 (hex) of the diff's UTF-8 octets, or leave git_diff out",
+            details={"sent": found, "named": workload.diff_hash},
+        )
 
 
 def _check_code(context: ServerContext, workload: Workload) -> None:
@@ -136,8 +162,6 @@ def _descriptive(workload: Workload) -> list[str]:
         out.append("permissions are stored and shown, but not enforced yet: this server has one user")
     if workload.usage_policy_name or workload.usage_policy_id:
         out.append("usage_policy is stored and shown, but nothing is charged to it yet")
-    if workload.compute.shm_bytes is not None:
-        out.append("compute.shm is stored, but /dev/shm stays as the machine has it")
     if workload.environment.ai:
         out.append("the AI variant of the environment is served by the plain base of this yard")
     return out

@@ -6,22 +6,30 @@ Must not know: how the code is packed.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from airyard.core.workload import GitState
 from airyard.spec.code_source import CodeSource
 from airyard.spec.git_command import GitFailed, git, git_head
+from airyard.spec.secret_files import why_secret
 
 DIFF_LIMIT_BYTES = 1024 * 1024
 TIME_LIMIT_S = 5.0
+_DIFF = (
+    *("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--binary", "--relative"),
+    *("--src-prefix=a/", "--dst-prefix=b/", "HEAD", "--"),
+)
+"""Whatever the user's configuration says, the patch is one that ``git apply`` takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """The state of the repository, and the uncommitted changes of tracked files as a patch."""
+    """The state of the repository, and the uncommitted changes of tracked files as a patch in UTF-8."""
 
     state: GitState
     diff: bytes | None
@@ -59,6 +67,7 @@ def working_tree_provenance(source: CodeSource) -> Provenance:
             dirty=dirty,
             diff_status=status,
             diff_bytes=len(diff or b""),
+            diff_hash=None if diff is None else hashlib.sha256(diff).hexdigest(),
         ),
         diff=diff,
     )
@@ -93,19 +102,34 @@ def without_credentials(url: str) -> str:
 
 def _diff(root: Path, paths: tuple[str, ...], deadline: float) -> tuple[str, bytes | None]:
     """Return status and text of the diff; reading stops at the size limit. Raises: GitFailed."""
-    options = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--binary", "--relative", "HEAD", "--")
     text = git_head(
         root,
         "--literal-pathspecs",
-        *options,
+        *_DIFF,
         *paths,
         limit_bytes=DIFF_LIMIT_BYTES,
         limit_s=max(deadline - time.monotonic(), 0.01),
     )
     if text is None:
         return "size_exceeded", None
-    # Without text only untracked files differ: they travel in the snapshot itself.
-    return ("captured", text) if text else ("clean", None)
+    if not text:
+        return "clean", None  # only untracked files differ: they travel in the snapshot itself
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return "not_text", None
+    if any(why_secret(path, lines) for path, lines in _changed_files(text)):
+        return "looks_secret", None  # what the snapshot no longer has would leave by way of its removal
+    return "captured", text
+
+
+def _changed_files(diff: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield each file of a diff: its path, and the lines shown of it, removed ones included."""
+    for section in re.split(rb"(?m)^diff --git ", diff)[1:]:
+        header, _, rest = section.partition(b"\n")
+        path = re.split(r' "?b/', header.decode())[-1].rstrip('"')
+        _, _, body = rest.partition(b"\n@@")
+        yield path, b"\n".join(line[1:] for line in body.split(b"\n")[1:])
 
 
 def _remote_url(root: Path) -> str | None:

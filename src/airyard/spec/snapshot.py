@@ -58,7 +58,7 @@ class Snapshot:
     file_count: int
     git: GitState | None
     diff: bytes | None
-    """Uncommitted changes of tracked files, at most 1 MiB."""
+    """Uncommitted changes of tracked files as a patch in UTF-8, at most 1 MiB; ``git.diff_hash`` is its hash."""
     _read: Reader = field(repr=False, compare=False)
 
     def reference(self) -> CodeReference:

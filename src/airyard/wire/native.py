@@ -22,6 +22,7 @@ from airyard.core.workload import (
 
 MAX_SOURCE_CHARACTERS = 1 << 20
 MAX_COMMAND_CHARACTERS = 1 << 20
+MAX_DIFF_BYTES = 1 << 20
 _HEX = re.compile(r"[0-9a-f]{64}")
 _SECRET = re.compile(r"[^/\s]+/[^/\s]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -61,6 +62,13 @@ def _no_nul(text: str) -> str:
 def _tree_hash(text: str) -> str:
     if not _HEX.fullmatch(text):
         raise ValueError("is not a SHA-256 in lower-case hex")
+    return text
+
+
+def _git_diff(text: str) -> str:
+    size = len(text.encode())
+    if size > MAX_DIFF_BYTES:
+        raise ValueError(f"has {size:,} bytes; a diff may have {MAX_DIFF_BYTES:,}")
     return text
 
 
@@ -155,6 +163,7 @@ class GitPart(Part):
     dirty: bool = False
     diff_status: Name = "clean"
     diff_bytes: Annotated[int, Field(ge=0)] = 0
+    diff_hash: TreeHash | None = None
 
 
 class CodePart(Part):
@@ -221,6 +230,7 @@ class SubmitRequest(Part):
 
     workload: WorkloadPart
     source_yaml: Annotated[str, Field(max_length=MAX_SOURCE_CHARACTERS)] | None = None
+    git_diff: Annotated[str, AfterValidator(_git_diff)] | None = None
     idempotency_key: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     dry_run: bool = False
     allow_no_durable: bool = True
@@ -487,6 +497,7 @@ class SourceAnswer(Answer):
     """What the run was submitted with."""
 
     source_yaml: str | None
+    git_diff: str | None
     workload: dict[str, Any]
 
 

@@ -310,6 +310,51 @@ def test_git_state_of_a_working_tree(tmp_path: Path) -> None:
     assert dirty.reference().git == dirty.git
 
 
+def test_the_diff_is_named_by_its_hash_and_applies(tmp_path: Path) -> None:
+    root = repository(tmp_path / "code", a="1\r\nä\n", b="2\n")
+    for setting in ("diff.noprefix", "diff.mnemonicPrefix"):
+        git(root, "config", setting, "true")
+    clean = pack(CodeSource(root=root))
+    assert clean.git is not None
+    assert clean.git.diff_hash is None
+    write(root, a="1\r\nö\n")
+    (root / "b").unlink()
+    dirty = pack(CodeSource(root=root))
+    assert dirty.git is not None
+    assert dirty.diff is not None
+    assert dirty.git.diff_hash == hashlib.sha256(dirty.diff).hexdigest()
+    assert dirty.reference().to_json()["git"]["diff_hash"] == dirty.git.diff_hash
+    git(root, "checkout", "-q", ".")
+    (tmp_path / "diff.patch").write_bytes(dirty.diff)
+    git(root, "apply", str(tmp_path / "diff.patch"))
+    assert pack(CodeSource(root=root)).tree_hash == dirty.tree_hash
+
+
+def test_a_diff_that_is_no_utf8_stays_here(tmp_path: Path) -> None:
+    root = repository(tmp_path / "code", a="1\n")
+    (root / "a").write_bytes("Süd\n".encode("latin-1"))
+    found = pack(CodeSource(root=root))
+    assert found.git is not None
+    assert (found.git.diff_status, found.git.diff_hash, found.diff) == ("not_text", None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("_dot_env", "PASSWORD=hunter2\n"),
+        ("sub dir___dot_env", "PASSWORD=hunter2\n"),
+        ("key_dot_pem", "-----BEGIN PRIVATE KEY-----\nabc\n"),
+        ("settings_dot_py", "TOKEN = 'dapi" + "0" * 32 + "'\n"),
+    ],
+)
+def test_a_secret_that_was_taken_out_does_not_leave_by_the_diff(tmp_path: Path, name: str, text: str) -> None:
+    root = repository(tmp_path / "code", a="1\n", **{name: text})
+    (root / name.replace("__", "/").replace("_dot_", ".")).unlink()
+    found = pack(CodeSource(root=root))
+    assert found.git is not None
+    assert (found.git.diff_status, found.git.diff_hash, found.diff) == ("looks_secret", None, None)
+
+
 def test_git_state_bounds_and_corners(tmp_path: Path) -> None:
     root = repository(tmp_path / "code", a="1\n")
     write(root, new="untracked")

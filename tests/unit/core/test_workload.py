@@ -61,7 +61,15 @@ def full() -> Workload:
             directory_name="src",
             size_bytes=9,
             file_count=2,
-            git=GitState(packaging_mode="plain_tar", base_commit="c", branch="main", dirty=True),
+            git=GitState(
+                packaging_mode="plain_tar",
+                base_commit="c",
+                branch="main",
+                dirty=True,
+                diff_status="captured",
+                diff_bytes=3,
+                diff_hash="ef",
+            ),
         ),
     )
 
@@ -72,6 +80,14 @@ def test_json_round_trip_keeps_everything_and_the_order_of_parameters() -> None:
     assert again == workload
     assert hash(again) == hash(workload)
     assert list(again.parameters or {}) == ["z", "a"]
+
+
+def test_git_state_of_an_earlier_version_names_no_diff() -> None:
+    stored = full().to_json()
+    del stored["code"]["git"]["diff_hash"]
+    assert Workload.from_json(stored).diff_hash is None
+    assert full().diff_hash == "ef"
+    assert full().with_code(None).diff_hash is None
 
 
 def test_spec_hash_ignores_git_state_and_parameter_order_but_not_the_tree() -> None:

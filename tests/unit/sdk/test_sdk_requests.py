@@ -22,6 +22,13 @@ def test_only_what_may_happen_twice_is_idempotent() -> None:
     assert requests.submit({}, source_yaml="", idempotency_key=None, dry_run=True).idempotent
 
 
+def test_a_diff_goes_along_where_there_is_one() -> None:
+    bare = requests.submit({}, source_yaml=None, idempotency_key="k", dry_run=False)
+    whole = requests.submit({}, source_yaml=None, git_diff="-a\n+b\n", idempotency_key="k", dry_run=False)
+    assert "git_diff" not in bare.body
+    assert whole.body == {**bare.body, "git_diff": "-a\n+b\n"}
+
+
 def test_a_secret_travels_in_the_body_only() -> None:
     request = requests.put_secret("hub", "token", "s3cret-value")
     assert "s3cret" not in request.path
