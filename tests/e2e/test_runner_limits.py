@@ -15,6 +15,7 @@ import pytest
 
 from airyard.node.containment import detect
 from airyard.node.exit_record import AttemptFolder
+from airyard.node.private_mounts import can_mount_shm
 from airyard.node.zygote import Zygote
 from runner_api import GO, MemberSide, RunnerApi, prepare_order
 
@@ -118,3 +119,18 @@ def test_a_stopped_process_is_killed_at_the_deadline(api: RunnerApi, tmp_path: P
         until_gone(tmp_path)
     finally:
         zygote.close()
+
+
+def test_shm_has_the_size_that_was_asked_for(api: RunnerApi, tmp_path: Path) -> None:
+    if not can_mount_shm(1 << 20):
+        pytest.skip("this machine does not allow a private mount")
+    zygote = Zygote(tmp_path)
+    try:
+        limits = {"memory_bytes": None, "cpus": None, "shm_bytes": 1 << 20}
+        side = start(api, zygote, tmp_path, "head -c 2000000 /dev/zero > /dev/shm/fill", limits=limits)
+        assert side.report("EXITED")["code"] == 1
+        side.report("LOGS_CLOSED")
+        until_gone(tmp_path)
+    finally:
+        zygote.close()
+    assert not Path("/dev/shm/fill").exists()

@@ -1,34 +1,24 @@
 """Gives each attempt its own writable view of a shared environment.
 
-Owns: the overlay mount in a private mount namespace, the tree of hard links where mounting is not allowed.
+Owns: the layers of the overlay, the tree of hard links where mounting is not allowed.
 Must not know: how the environment was built, what runs in it.
 
 The environment is relocatable, so its interpreter and scripts work from the view's path, and the shared tree is on
 nobody's PATH. Installing and removing packages replaces files, so it never reaches the shared tree through either
 kind of view. *Editing a file in place* does through hard links (``kind == "hardlinks"``), not through an overlay.
-
-The module runs as a script too (``python -I -S environment_view.py LOWER FOLDER``), to try the mount in a process
-of its own; therefore it imports the standard library only.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-_CLONE_NEWNS = 0x20000
-_MS_REC = 0x4000
-_MS_SLAVE = 1 << 19
-# Loaded before any fork: loading in a forked child could wait for a lock that nobody holds any more.
-_LIBC = ctypes.CDLL(None, use_errno=True)
+from airyard.node.private_mounts import can_mount_overlay, mount_overlay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +53,7 @@ def prepare_view(env_path: Path, attempt_folder: Path, *, overlay_works: bool | 
     lower = env_path.resolve()
     if _overlay_works(lower, attempt_folder) if overlay_works is None else overlay_works:
         layers = _layers(attempt_folder)
-        return View(kind="overlay", path=view, before_exec=lambda: _mount_overlay(os.fspath(lower), *layers))
+        return View(kind="overlay", path=view, before_exec=lambda: mount_overlay(os.fspath(lower), *layers))
     view.rmdir()
     kind = _link_tree(lower, view)
     return View(kind=kind, path=view, before_exec=lambda: None)
@@ -87,35 +77,7 @@ def _layers(attempt_folder: Path) -> tuple[str, str, str]:
 
 
 def _overlay_works(lower: Path, attempt_folder: Path) -> bool:
-    if os.geteuid() != 0:
-        return False
-    command: list[str | Path] = [sys.executable, "-I", "-S", __file__, lower, attempt_folder]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-def _mount_overlay(lower: str, upper: str, work: str, view: str) -> None:
-    """Give the calling process its own mounts and put the overlay on ``view``.
-
-    Slave, not private: what the machine mounts later (volumes) appears inside, nothing from inside goes out.
-    """
-    _check(_LIBC.unshare(_CLONE_NEWNS), "unshare")
-    _check(_LIBC.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None), "/")
-    options = f"lowerdir={_escaped(lower)},upperdir={_escaped(upper)},workdir={_escaped(work)}"
-    _check(
-        _LIBC.mount(b"overlay", os.fsencode(view), b"overlay", ctypes.c_ulong(0), os.fsencode(options)), view
-    )
-
-
-def _escaped(path: str) -> str:
-    for special in ("\\", ",", ":"):
-        path = path.replace(special, "\\" + special)
-    return path
-
-
-def _check(result: int, what: str) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), what)
+    return can_mount_overlay(os.fspath(lower), *_layers(attempt_folder))
 
 
 def _link_tree(source: Path, target: Path) -> str:
@@ -150,7 +112,3 @@ def _crosses_file_systems(error: OSError) -> bool:
     if isinstance(error, shutil.Error):
         return any(f"[Errno {errno.EXDEV}]" in str(reason) for _, _, reason in error.args[0])
     return error.errno == errno.EXDEV
-
-
-if __name__ == "__main__":
-    _mount_overlay(sys.argv[1], *_layers(Path(sys.argv[2])))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import shutil
 import threading
@@ -25,6 +26,7 @@ from airyard.node.environment_view import prepare_view
 from airyard.node.exit_record import AttemptFolder
 from airyard.node.file_locks import Cancelled
 from airyard.node.launch import Places
+from airyard.node.private_mounts import can_mount_shm, mount_shm
 from airyard.node.runner_http import AttemptIsOver, Channel, Patience, Refused, ServerAway
 from airyard.node.uv import DiskFull, DownloadFailed, ResolveFailed
 
@@ -55,19 +57,22 @@ class Workbench:
     """What the environment sets beside the PATH."""
     bin_folder: Path | None = None
     enter_view: Callable[[], None] | None = None
+    limit_shm: Callable[[], None] | None = None
     environment_ms: int = 0
     code_ms: int = 0
     environment_hit: bool = True
     closers: list[Callable[[], None]] = field(default_factory=list)
 
     def before_exec(self) -> None:
-        """For the forked child: into the cage, first in line when memory runs out, into the view."""
+        """For the forked child: into the cage, first in line when memory runs out, into view and /dev/shm."""
         self.cage.enter_self()
         # The kernel should rather kill a command than its runner, the agent or the server.
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
             score.write(_OOM_SCORE)
         if self.enter_view is not None:
             self.enter_view()
+        if self.limit_shm is not None:
+            self.limit_shm()
 
     def close(self) -> None:
         """Remove everything that the attempt had for itself. May be called twice."""
@@ -134,6 +139,7 @@ class Preparation:
         if self._order.get("problem"):
             # The server could not put the order together: a secret or an environment that is not there.
             raise PreparationError("ENVIRONMENT", str(self._order["problem"]), permanent=True)
+        self._limit_shm(bench)
         begun = time.monotonic()
         if self._order.get("code"):
             self._check_out_code(self._order["code"])
@@ -216,6 +222,16 @@ class Preparation:
         bench.bin_folder = view.bin
         bench.enter_view = view.before_exec
         bench.environment_hit = not environment.was_built
+
+    def _limit_shm(self, bench: Workbench) -> None:
+        """Have the member get a /dev/shm of its own where a size is asked for and the machine allows mounts."""
+        size_bytes = (self._order.get("limits") or {}).get("shm_bytes")
+        if size_bytes is None:
+            return
+        if can_mount_shm(size_bytes):
+            bench.limit_shm = functools.partial(mount_shm, size_bytes)
+        else:
+            self._note("the limit on shm cannot be enforced on this machine")
 
     # --- folders
 

@@ -242,7 +242,7 @@ class Runner:
                 memory_bytes=limits.get("memory_bytes"),
                 cpus=limits.get("cpus"),
             )
-            for limit in (*cage.unenforced, *(("shm",) if limits.get("shm_bytes") else ())):
+            for limit in cage.unenforced:
                 self._note(f"the limit on {limit} cannot be enforced on this machine")
             bench = self._preparation.run(cage)
         except PreparationError as error:
