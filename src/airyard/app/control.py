@@ -23,7 +23,7 @@ from airyard.core.scheduling.planner import plan as make_plan
 from airyard.core.scheduling.snapshot import take_snapshot
 from airyard.core.state import ClusterState
 from airyard.ports.clock import Clock
-from airyard.ports.journal import Changes, Journal
+from airyard.ports.journal import Journal
 
 # A plan made before one of these is no longer the best answer; everything else leaves capacity and queue alone.
 _REPLAN = (
@@ -97,13 +97,13 @@ class Control:
         actions: list[Action] = []
         answers: list[Reply | AiryardError] = []
         for command in commands:
+            mark = draft.seq
             try:
                 decision = decide(draft, command, now_ms)
-                mark = len(recorded)
-                draft = self._apply(draft, decision, recorded, now_ms)
-                if len(recorded) - mark == len(decision.events):
-                    actions.extend(decision.actions)
+                recorded += self._apply(draft, decision, now_ms)
+                actions.extend(decision.actions)
                 answers.append(decision.reply)
+                continue
             except AiryardError as error:
                 answers.append(error)
             except Exception as error:
@@ -111,29 +111,25 @@ class Control:
                 broken = InvariantBroken(f"{type(command).__name__} met a bug: {error!r}", code="BUG")
                 broken.__cause__ = error
                 answers.append(broken)
+            if draft.seq != mark:
+                draft = self._rebuilt(recorded)
         return self._write(draft, recorded, actions, answers, commands)
 
-    def _apply(
-        self, draft: ClusterState, decision: Decision, recorded: list[Recorded], now_ms: int
-    ) -> ClusterState:
-        """Let the draft see a decision. Raises: what ``apply`` raises; all is then as before."""
-        mark = len(recorded)
-        try:
-            for event in decision.events:
-                epoch = event.epoch if isinstance(event, events.EpochBegan) else draft.epoch
-                entry = Recorded(seq=draft.seq + 1, at_ms=now_ms, epoch=epoch, event=event)
-                draft.apply(entry)
-                recorded.append(entry)
-        except Exception:
-            del recorded[mark:]
-            restored = self.state.copy()
-            for entry in recorded:
-                restored.apply(entry)
-            # The caller keeps its reference: put the restored maps into it.
-            draft.seq, draft.epoch, draft.next_run_id = restored.seq, restored.epoch, restored.next_run_id
-            draft.machines, draft.nodes = restored.machines, restored.nodes
-            draft.runs, draft.keys = restored.runs, restored.keys
-            raise
+    def _apply(self, draft: ClusterState, decision: Decision, now_ms: int) -> list[Recorded]:
+        """Number a decision's events and let the draft see them. Raises: what ``apply`` raises, perhaps halfway."""
+        entries: list[Recorded] = []
+        for event in decision.events:
+            epoch = event.epoch if isinstance(event, events.EpochBegan) else draft.epoch
+            entry = Recorded(seq=draft.seq + 1, at_ms=now_ms, epoch=epoch, event=event)
+            draft.apply(entry)
+            entries.append(entry)
+        return entries
+
+    def _rebuilt(self, recorded: Sequence[Recorded]) -> ClusterState:
+        """Return the draft as it was before a decision that went wrong halfway."""
+        draft = self.state.copy()
+        for entry in recorded:
+            draft.apply(entry)
         return draft
 
     def _write(
@@ -147,7 +143,7 @@ class Control:
         changed: frozenset[int] = frozenset()
         if recorded:
             removed = tuple(e.event.run_id for e in recorded if isinstance(e.event, events.RunRemoved))
-            changes = self._changes(draft, recorded, removed)
+            changes = changes_between(self.state, draft, removed)
             try:
                 self._journal.append(self.state.seq, draft.epoch, recorded, changes)
             except AiryardError as error:
@@ -156,6 +152,7 @@ class Control:
                 failed = tuple(a if isinstance(a, AiryardError) else error for a in answers)
                 return Batch(answers=failed, actions=(), changed_runs=frozenset(), events=0)
             changed = frozenset(row.run_id for row in changes.runs) | frozenset(removed)
+            draft.departed.clear()
             self.state = draft
             self.events_since_snapshot += len(recorded)
             self._plan_due |= any(isinstance(entry.event, _REPLAN) for entry in recorded)
@@ -163,27 +160,6 @@ class Control:
         return Batch(
             answers=tuple(answers), actions=tuple(actions), changed_runs=changed, events=len(recorded)
         )
-
-    def _changes(self, draft: ClusterState, recorded: list[Recorded], removed: tuple[int, ...]) -> Changes:
-        """Rows of what changed, runs that were touched and archived within this batch included."""
-        archived = {e.event.run_id for e in recorded if isinstance(e.event, events.RunArchived)}
-        if not archived:
-            return changes_between(self.state, draft, removed)
-        seen = self.state.copy()
-        last = seen.copy()
-        for entry in recorded:
-            event = entry.event
-            run_id = getattr(event, "run_id", None)
-            seen.apply(entry)
-            if run_id in archived and run_id in seen.runs:
-                last.runs[run_id] = seen.runs[run_id]
-            elif isinstance(event, events.RunSubmitted | events.RunResumed):
-                last.runs[event.run.run_id] = seen.runs[event.run.run_id]
-        whole = draft.copy()
-        for run_id in archived:
-            if run_id in last.runs:
-                whole.runs[run_id] = last.runs[run_id]
-        return changes_between(self.state, whole, removed)
 
     def _note_plans(self, commands: Sequence[Command]) -> None:
         for command in commands:

@@ -62,7 +62,11 @@ def node_rows(state: ClusterState) -> dict[str, Mapping[str, Any]]:
 
 
 def changes_between(before: ClusterState, after: ClusterState, removed: tuple[int, ...]) -> Changes:
-    """Project what a batch changed. Cost: runs in memory, compared by identity."""
-    runs = tuple(run_row(run) for run_id, run in after.runs.items() if before.runs.get(run_id) is not run)
+    """Project what a batch changed, the last form of runs that left memory in it included.
+
+    Cost: runs in memory, compared by identity.
+    """
+    present = (*after.runs.items(), *after.departed.items())
+    runs = tuple(run_row(run) for run_id, run in present if before.runs.get(run_id) is not run)
     nodes_changed = before.nodes != after.nodes or before.machines != after.machines
     return Changes(runs=runs, removed_runs=removed, nodes=node_rows(after) if nodes_changed else None)

@@ -40,6 +40,8 @@ class ClusterState:
     nodes: dict[str, Node] = field(default_factory=dict)
     runs: dict[int, Run] = field(default_factory=dict)
     keys: dict[tuple[str, str], NotedKey] = field(default_factory=dict)
+    departed: dict[int, Run] = field(default_factory=dict, compare=False)
+    """Runs that left memory since this state was copied, as they left: the read tables still have to learn of them."""
 
     def copy(self) -> ClusterState:
         """Return an independent state; records are shared. Cost: one copy of each map."""
@@ -64,8 +66,12 @@ class ClusterState:
         match event:
             case events.RunSubmitted() | events.RunResumed():
                 self._arrive(event, recorded)
-            case events.RunArchived() | events.RunRemoved():
+            case events.RunArchived():
+                if (run := self.runs.pop(event.run_id, None)) is not None:
+                    self.departed[event.run_id] = run
+            case events.RunRemoved():
                 self.runs.pop(event.run_id, None)
+                self.departed.pop(event.run_id, None)
             case events.EpochBegan():
                 self.epoch = event.epoch
             case events.MachineJoined():
