@@ -1,4 +1,4 @@
-"""Where a gang runs: member by member, device by device."""
+"""Where one member of a gang runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,3 @@ class Seat:
     node: str
     machine: str
     devices: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """The seats of all members, in the order of their node rank: all of them or none."""
-
-    seats: tuple[Seat, ...]

@@ -1,1 +1,1 @@
-"""The node side: agent, fork server and runner."""
+"""The node side: agent, zygote and runner."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from airyard.core.errors import UserError
 from airyard.spec.command_line import CommandLine, command_line_workload
-from airyard.spec.load import Loaded, load_text, load_workload
+from airyard.spec.load import Loaded, load_stored, load_workload
 from airyard.spec.run_name import checked_run_name
 
 if TYPE_CHECKING:
@@ -86,11 +86,11 @@ def prepare_again(
             raise UserError(
                 "The run was submitted without a workload file; it can only be run again unchanged."
             )
-        loaded = load_text(text, folder=Path.cwd(), overrides=overrides, check_code=False)
+        loaded = load_stored(text, stored, folder=Path.cwd(), overrides=overrides)
         changed = loaded.workload.to_json()
         named = {override.partition("=")[0].split(".")[0] for override in overrides}
         kept = {key: stored.get(key) for key in ("name", "tags") if key not in named}
-        stored = {**changed, **kept, "code": stored.get("code")}
+        stored = {**changed, **kept}
         text = loaded.source_yaml
     if name is not None:
         stored["name"] = checked_run_name(name)

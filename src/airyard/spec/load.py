@@ -6,7 +6,7 @@ Must not know: the steps' insides, the server, how the code is packed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from airyard.core.errors import Fix, UserError
-from airyard.core.workload import Workload
+from airyard.core.workload import CodeReference, Workload
 from airyard.spec.bases import BASES_KEY, resolve_bases
 from airyard.spec.code_source import CodeSource
 from airyard.spec.document import MAX_BYTES, Document, parse_document
@@ -87,8 +87,10 @@ def load_text(
     return _load(text, folder, file, None, overrides, check_code)
 
 
-def load_stored(source_yaml: str, stored: Workload, *, folder: Path, overrides: Sequence[str] = ()) -> Loaded:
-    """Read again what a server stored of a run, with overrides; the code stays the one that was sent then.
+def load_stored(
+    source_yaml: str, stored: Mapping[str, Any], *, folder: Path, overrides: Sequence[str] = ()
+) -> Loaded:
+    """Read again what a server stored of a run, with overrides; the code stays that of ``stored``, its workload's JSON.
 
     Raises: UserError for an override of the code; WorkloadInvalid.
     """
@@ -103,7 +105,8 @@ def load_stored(source_yaml: str, stored: Workload, *, folder: Path, overrides: 
         source_yaml, folder=folder, file="the stored workload", overrides=overrides, check_code=False
     )
     # The token made the first submit unique; with it the rerun would be answered with the first run.
-    workload = loaded.workload.with_code(stored.code)
+    code = stored.get("code")
+    workload = loaded.workload.with_code(CodeReference.from_json(code) if code else None)
     return replace(loaded, workload=workload, code_source=None, idempotency_token=None)
 
 

@@ -7,7 +7,6 @@ Owns: shapes, types and sizes; nothing here acts. Must not know: routes, the sta
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
@@ -560,9 +559,3 @@ class PoolsAnswer(Answer):
     """All pools, by name."""
 
     pools: list[PoolDoc]
-
-
-def as_workload(part: WorkloadPart | Mapping[str, Any]) -> Workload:
-    """Return the core's record of a checked part. Raises: ValueError, pydantic.ValidationError."""
-    checked = part if isinstance(part, WorkloadPart) else WorkloadPart.model_validate(part)
-    return checked.workload()

@@ -388,12 +388,16 @@ def test_a_stored_workload_runs_again_with_its_code(tmp_path: Path) -> None:
     code = CodeReference(tree_hash="ab", directory_name="code", size_bytes=1)
     first = load(BASE + "code_source: {root_path: gone}\nidempotency_token: t\n", tmp_path, check_code=False)
     stored = first.workload.with_code(code)
-    again = load_stored(first.source_yaml, stored, folder=tmp_path, overrides=["max_retries=0"])
+    again = load_stored(first.source_yaml, stored.to_json(), folder=tmp_path, overrides=["max_retries=0"])
     assert again.workload.code == code
     assert again.workload.max_retries == 0
     assert (again.code_source, again.idempotency_token) == (None, None)
-    assert load_stored(again.source_yaml, again.workload, folder=tmp_path).workload == again.workload
+    assert (
+        load_stored(again.source_yaml, again.workload.to_json(), folder=tmp_path).workload == again.workload
+    )
     with pytest.raises(UserError, match="code of the first run"):
-        load_stored(first.source_yaml, stored, folder=tmp_path, overrides=["code_source.root_path=x"])
+        load_stored(
+            first.source_yaml, stored.to_json(), folder=tmp_path, overrides=["code_source.root_path=x"]
+        )
     with pytest.raises(WorkloadInvalid, match="did you mean"):
-        load_stored(first.source_yaml, stored, folder=tmp_path, overrides=["max_retires=0"])
+        load_stored(first.source_yaml, stored.to_json(), folder=tmp_path, overrides=["max_retires=0"])
