@@ -11,6 +11,19 @@ import json
 from airyard.core import codec
 from airyard.core import events as e
 from airyard.core.cluster import Device, Machine, Node
+from airyard.core.policy import (
+    Budget,
+    OverBudget,
+    Policy,
+    PoolOrder,
+    PoolPolicy,
+    ProjectPolicy,
+    Reservation,
+    Share,
+    Slicing,
+    UserLimits,
+    UserPolicy,
+)
 from airyard.core.run import (
     Attempt,
     AttemptState,
@@ -30,7 +43,7 @@ from airyard.core.run import (
     Tracking,
     TrackingState,
 )
-from airyard.core.workload import Compute, Workload
+from airyard.core.workload import Compute, Priority, Workload
 
 MACHINE = Machine(name="m1", boot_id="b-1", address="10.0.0.1", alive=False)
 NODE = Node(
@@ -44,6 +57,44 @@ NODE = Node(
     simulated=True,
     labels={"rack": "r1"},
     cordoned=True,
+)
+POLICY = Policy(
+    pools=(
+        PoolPolicy(
+            name="h100",
+            accelerator="GPU_8xH100",
+            labels=(("zone", "a"),),
+            nodes=("m1-gpu-0",),
+            order=PoolOrder.FAIR,
+            share=False,
+            slicing=Slicing(first_slice_ms=60_000, apart_ms=30_000),
+            ageing_ms=90_000,
+            reservations=3,
+        ),
+    ),
+    projects=(
+        ProjectPolicy(
+            name="nlp",
+            shares=(Share(pool="h100", guarantee=8, ceiling=16, weight=2.5),),
+            budget=Budget(gpu_hours=100.5, over=OverBudget.PAUSE),
+            per_user=UserLimits(waiting=10, running=2, devices=8),
+            members=("ada",),
+            critical=("ada",),
+            slicing=True,
+        ),
+    ),
+    users=(UserPolicy(name="ada", default_project="nlp"),),
+    half_life_ms=1000,
+)
+RESERVATION = Reservation(
+    reservation_id=4,
+    nodes=("m1",),
+    from_ms=10,
+    to_ms=20,
+    by="ada",
+    maintenance=True,
+    project="nlp",
+    note="new switch",
 )
 EXIT = Exit(
     code=3,
@@ -108,6 +159,7 @@ ATTEMPT = Attempt(
     failure=FAILURE,
     outcome=Outcome.LOST,
     cause=Cause.NODE,
+    pool="h100",
 )
 RUN = Run(
     run_id=5,
@@ -136,6 +188,8 @@ RUN = Run(
     cause=Cause.NODE,
     failure=FAILURE,
     source_hash="ab",
+    held=True,
+    begin_ms=12,
     tracking_off=True,
     version=9,
 )
@@ -173,6 +227,18 @@ SAMPLES: tuple[e.Event, ...] = (
         avoid_nodes=("m1",),
         last_crash=("00ff", 5),
     ),
+    e.RunUpdated(
+        run_id=5,
+        by="ada",
+        priority=Priority.CRITICAL,
+        project="nlp",
+        attempt_timeout_s=60,
+        begin_ms=9,
+        held=True,
+    ),
+    e.PolicyDeclared(policy=POLICY, by="ada", source="config", digest="ab12"),
+    e.ReservationMade(reservation=RESERVATION),
+    e.ReservationEnded(reservation_id=4, by="ada"),
     e.RunEnded(run_id=5, outcome=Outcome.FAILED, cause=Cause.NODE, failure=FAILURE),
     e.RunArchived(run_id=5),
     e.RunRemoved(run_id=5, by="ada"),

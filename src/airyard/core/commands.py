@@ -11,9 +11,10 @@ from enum import Enum
 
 from airyard.core.cluster import Machine, Node
 from airyard.core.ids import MemberKey
+from airyard.core.policy import Policy, Reservation
 from airyard.core.run import Checkpoint, Exit, LogClose, Run, Tracking
 from airyard.core.scheduling.plan import Plan
-from airyard.core.workload import Workload
+from airyard.core.workload import Priority, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class SubmitRun:
     idempotency_key: str
     tracking_off: bool = False
     source_hash: str = ""
+    begin_ms: int = 0
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +119,45 @@ class CordonNode:
     cordoned: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclarePolicy:
+    """Somebody states which pools, projects and users there are. ``dry_run`` checks everything and changes nothing."""
+
+    policy: Policy
+    by: str
+    source: str = "api"
+    digest: str = ""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateRun:
+    """Somebody changes a run after its submit; None leaves a field as it is (see ``events.RunUpdated``)."""
+
+    run_id: int
+    by: str
+    priority: Priority | None = None
+    project: str | None = None
+    attempt_timeout_s: int | None = None
+    begin_ms: int | None = None
+    held: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakeReservation:
+    """Somebody wants nodes set aside; ``reservation_id`` of the given one is not looked at."""
+
+    reservation: Reservation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndReservation:
+    """Somebody takes a reservation back."""
+
+    reservation_id: int
+    by: str
+
+
 class ReportKind(Enum):
     """What a runner may report."""
 
@@ -178,6 +220,10 @@ Command = (
     | MachineAway
     | MemberGone
     | CordonNode
+    | DeclarePolicy
+    | UpdateRun
+    | MakeReservation
+    | EndReservation
     | MemberReports
     | TrackingAnswered
     | Tick

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airyard.core.cluster import Machine, Node
+from airyard.core.policy import Policy, Reservation
 from airyard.core.run import (
     Attempt,
     Cause,
@@ -21,6 +22,7 @@ from airyard.core.run import (
     StopRequest,
     Tracking,
 )
+from airyard.core.workload import Priority
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,35 @@ class KeysExpired:
     """Idempotency keys noted before this time are forgotten."""
 
     before_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyDeclared:
+    """Pools, projects and users are as stated; replaces what was declared before.
+
+    ``source`` is ``api`` or ``config``; ``digest`` (SHA-256, hex) of a configured one tells an edited file from
+    a restart.
+    """
+
+    policy: Policy
+    by: str
+    source: str
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationMade:
+    """Nodes are set aside for a time."""
+
+    reservation: Reservation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationEnded:
+    """A reservation was taken back, or its time is over (then ``by`` is ``clock``)."""
+
+    reservation_id: int
+    by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +272,22 @@ class RunQueuedAgain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunUpdated:
+    """Somebody changed a run after its submit; None leaves a field as it is.
+
+    ``begin_ms`` 0 takes an earlier begin back; ``attempt_timeout_s`` 0 takes the limit away.
+    """
+
+    run_id: int
+    by: str
+    priority: Priority | None = None
+    project: str | None = None
+    attempt_timeout_s: int | None = None
+    begin_ms: int | None = None
+    held: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
     """Nothing more will be tried."""
 
@@ -265,7 +312,17 @@ class RunRemoved:
     by: str
 
 
-ClusterEvent = EpochBegan | MachineJoined | MachineLeft | NodeCordoned | NodeUncordoned | KeysExpired
+ClusterEvent = (
+    EpochBegan
+    | MachineJoined
+    | MachineLeft
+    | NodeCordoned
+    | NodeUncordoned
+    | KeysExpired
+    | PolicyDeclared
+    | ReservationMade
+    | ReservationEnded
+)
 ArrivalEvent = RunSubmitted | RunResumed
 AttemptEvent = (
     MemberPreparing
@@ -282,7 +339,7 @@ AttemptEvent = (
     | AttemptEnded
     | TrackingChanged
 )
-RunEvent = AttemptPlaced | AttemptEvent | RunQueuedAgain | RunEnded
+RunEvent = AttemptPlaced | AttemptEvent | RunQueuedAgain | RunUpdated | RunEnded
 DepartureEvent = RunArchived | RunRemoved
 Event = ClusterEvent | ArrivalEvent | RunEvent | DepartureEvent
 

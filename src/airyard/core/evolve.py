@@ -55,6 +55,24 @@ def _queued_again(event: events.RunQueuedAgain, run: Run, at_ms: int) -> Run:
 
 
 @_evolve.register
+def _updated(event: events.RunUpdated, run: Run, at_ms: int) -> Run:
+    if run.state is RunState.ENDED:
+        raise IllegalTransition(f"run {run.run_id} has ended; nothing of it can be changed")
+    workload = run.workload
+    if event.priority is not None:
+        workload = replace(workload, compute=replace(workload.compute, priority=event.priority))
+    if event.attempt_timeout_s is not None:
+        workload = replace(workload, attempt_timeout_s=event.attempt_timeout_s or None)
+    return replace(
+        run,
+        workload=workload,
+        project=run.project if event.project is None else event.project,
+        begin_ms=run.begin_ms if event.begin_ms is None else event.begin_ms,
+        held=run.held if event.held is None else event.held,
+    )
+
+
+@_evolve.register
 def _ended(event: events.RunEnded, run: Run, at_ms: int) -> Run:
     if run.attempt is not None and run.attempt.live:
         raise IllegalTransition(f"run {run.run_id} cannot end: attempt {run.attempt.number} is live")

@@ -222,6 +222,8 @@ class Attempt:
     failure: Failure | None = None
     outcome: Outcome | None = None
     cause: Cause | None = None
+    pool: str = ""
+    """The pool whose devices it holds; empty in records from before pools were declared."""
 
     @property
     def key(self) -> AttemptKey:
@@ -254,7 +256,8 @@ class Run:
 
     ``not_before_ms`` holds a retry back. ``recent_faults_ms`` are the times of retries that cost the user nothing,
     kept for a day, because those are bounded too. ``version`` is the journal's number of the last event that
-    touched it. ``source_hash`` names the stored workload file (SHA-256, hex); empty when none was sent.
+    touched it. ``held``: it waits until it is released; ``begin_ms``: and not before this time.
+    ``source_hash`` names the stored workload file (SHA-256, hex); empty when none was sent.
     """
 
     run_id: int
@@ -284,6 +287,8 @@ class Run:
     cause: Cause | None = None
     failure: Failure | None = None
     source_hash: str = ""
+    held: bool = False
+    begin_ms: int = 0
     version: int = 0
 
     @property

@@ -15,7 +15,9 @@ from airyard.core.cluster import Machine, Node
 from airyard.core.errors import InvariantBroken
 from airyard.core.evolve import evolve
 from airyard.core.ids import MemberKey
+from airyard.core.policy import Policy, Reservation
 from airyard.core.run import Attempt, Member, Run, RunState
+from airyard.core.usage import Usage
 
 STATE_FORMAT = 1
 
@@ -40,6 +42,13 @@ class ClusterState:
     nodes: dict[str, Node] = field(default_factory=dict)
     runs: dict[int, Run] = field(default_factory=dict)
     keys: dict[tuple[str, str], NotedKey] = field(default_factory=dict)
+    policy: Policy = field(default_factory=Policy)
+    policy_digest: str = ""
+    """Of the configured policy that was declared last."""
+    reservations: dict[int, Reservation] = field(default_factory=dict)
+    next_reservation_id: int = 1
+    usage: dict[tuple[str, str], Usage] = field(default_factory=dict)
+    """(project, pool) → what it has used, and holds now."""
     departed: dict[int, Run] = field(default_factory=dict, compare=False)
     """Runs that left memory since this state was copied, as they left: the read tables still have to learn of them."""
 
@@ -53,6 +62,11 @@ class ClusterState:
             nodes=dict(self.nodes),
             runs=dict(self.runs),
             keys=dict(self.keys),
+            policy=self.policy,
+            policy_digest=self.policy_digest,
+            reservations=dict(self.reservations),
+            next_reservation_id=self.next_reservation_id,
+            usage=dict(self.usage),
         )
 
     def apply(self, recorded: events.Recorded) -> None:
@@ -84,9 +98,36 @@ class ClusterState:
                 self.nodes[event.node] = replace(self.nodes[event.node], cordoned=False)
             case events.KeysExpired():
                 self.keys = {key: noted for key, noted in self.keys.items() if noted.at_ms >= event.before_ms}
+            case events.PolicyDeclared():
+                half_life_ms = self.policy.half_life_ms
+                self.usage = {k: used.settled(recorded.at_ms, half_life_ms) for k, used in self.usage.items()}
+                self.policy = event.policy
+                if event.source == "config":
+                    self.policy_digest = event.digest
+            case events.ReservationMade():
+                made = event.reservation
+                self.reservations[made.reservation_id] = made
+                self.next_reservation_id = max(self.next_reservation_id, made.reservation_id + 1)
+            case events.ReservationEnded():
+                self.reservations.pop(event.reservation_id, None)
             case _:
-                run = evolve(self.runs[event.run_id], event, recorded.at_ms)
+                before = self.runs[event.run_id]
+                run = evolve(before, event, recorded.at_ms)
+                self._account(before, event, recorded.at_ms)
                 self.runs[event.run_id] = replace(run, version=recorded.seq)
+
+    def _account(self, run: Run, event: events.RunEvent, at_ms: int) -> None:
+        """Note devices taken and given back in the project's ledger."""
+        if isinstance(event, events.AttemptPlaced):
+            attempt, devices = event.attempt, sum(len(member.devices) for member in event.attempt.members)
+        elif isinstance(event, events.MemberExited | events.MemberLost):
+            attempt = run.attempts[event.attempt]
+            devices = -len(attempt.members[event.member].devices)
+        else:
+            return
+        key = run.project, attempt.pool or run.workload.compute.accelerator
+        before = self.usage.get(key, Usage(at_ms=at_ms))
+        self.usage[key] = before.changed(at_ms, self.policy.half_life_ms, devices)
 
     def _arrive(self, event: events.ArrivalEvent, recorded: events.Recorded) -> None:
         run = replace(event.run, version=recorded.seq)
@@ -141,6 +182,11 @@ class ClusterState:
             "nodes": [codec.encode(node) for node in self.nodes.values()],
             "runs": [codec.encode(run) for run in self.runs.values()],
             "keys": [[*key, codec.encode(noted)] for key, noted in self.keys.items()],
+            "policy": codec.encode(self.policy),
+            "policy_digest": self.policy_digest,
+            "reservations": [codec.encode(item) for item in self.reservations.values()],
+            "next_reservation_id": self.next_reservation_id,
+            "usage": [[*key, codec.encode(used)] for key, used in self.usage.items()],
         }
 
     @classmethod
@@ -153,6 +199,7 @@ class ClusterState:
         machines = [codec.decode(Machine, item) for item in data["machines"]]
         nodes = [codec.decode(Node, item) for item in data["nodes"]]
         runs = [codec.decode(Run, item) for item in data["runs"]]
+        reservations = [codec.decode(Reservation, item) for item in data.get("reservations", ())]
         return cls(
             seq=data["seq"],
             epoch=data["epoch"],
@@ -161,4 +208,11 @@ class ClusterState:
             nodes={node.name: node for node in nodes},
             runs={run.run_id: run for run in runs},
             keys={(owner, key): codec.decode(NotedKey, noted) for owner, key, noted in data["keys"]},
+            policy=codec.decode(Policy, data.get("policy", {})),
+            policy_digest=data.get("policy_digest", ""),
+            reservations={item.reservation_id: item for item in reservations},
+            next_reservation_id=data.get("next_reservation_id", 1),
+            usage={
+                (project, pool): codec.decode(Usage, used) for project, pool, used in data.get("usage", ())
+            },
         )

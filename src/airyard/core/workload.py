@@ -227,15 +227,22 @@ class PreemptionRules:
     grace_s: int | None = None
     """None is the default of the priority class (120 s; 30 s for BEST_EFFORT)."""
     signal: str = "SIGTERM"
+    max_loss_s: int | None = None
+    """A NORMAL run that would lose more than this is evicted only when there is no other choice."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {"grace_s": self.grace_s, "signal": self.signal}
+        """Return the JSON form. What was added later is left out while unset, so that older hashes stay."""
+        out: dict[str, Any] = {"grace_s": self.grace_s, "signal": self.signal}
+        return out if self.max_loss_s is None else {**out, "max_loss_s": self.max_loss_s}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> PreemptionRules:
         """Rebuild from ``to_json``."""
-        return cls(grace_s=data.get("grace_s"), signal=data.get("signal", "SIGTERM"))
+        return cls(
+            grace_s=data.get("grace_s"),
+            signal=data.get("signal", "SIGTERM"),
+            max_loss_s=data.get("max_loss_s"),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ Owns: the dispatch over commands. Must not know: I/O, clocks, who calls.
 from __future__ import annotations
 
 from airyard.core import commands
-from airyard.core.decide import asks, members, placing, timers, tracking
+from airyard.core.decide import asks, changing, declaring, members, placing, reserving, timers, tracking
 from airyard.core.decide.decision import (
     Acknowledged,
     Cancelled,
@@ -47,6 +47,14 @@ def decide(state: ClusterState, command: commands.Command, now_ms: int) -> Decis
             return asks.remove(state, command, now_ms)
         case commands.CordonNode():
             return asks.cordon(state, command, now_ms)
+        case commands.DeclarePolicy():
+            return declaring.declare(state, command, now_ms)
+        case commands.UpdateRun():
+            return changing.update(state, command, now_ms)
+        case commands.MakeReservation():
+            return reserving.reserve(state, command, now_ms)
+        case commands.EndReservation():
+            return reserving.end(state, command, now_ms)
         case commands.CommitPlan():
             return placing.commit_plan(state, command, now_ms)
         case commands.MemberReports():

@@ -94,6 +94,7 @@ def _place(
         orders=(),
         tracking=Tracking(state=TrackingState.PENDING if tracked else TrackingState.OFF),
         placed_ms=now_ms,
+        pool=state.policy.pool_of(state.nodes[start.seats[0].node]),
     )
     simulated = any(state.nodes[seat.node].simulated for seat in start.seats)
     actions: list[Action] = [start_member(attempt, member) for member in attempt.members]
