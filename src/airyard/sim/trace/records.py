@@ -36,9 +36,10 @@ class TraceRun:
     ``run_id`` is unique in its trace and counts from 1 in order of submit. Times are milliseconds; those of a
     Slurm record are Unix times, those of a trace that begins at zero are offsets from its first submit: a replay
     needs only their differences. ``begin_ms`` is when it might first have started (never before ``submit_ms``).
-    ``duration_ms`` is the time it really ran, all its starts together. ``limit_ms`` is None where there was no
-    limit or none is known. ``really_*`` are None where the source does not say. ``name`` is the job's id in its
-    source (``123_4``), for people.
+    ``duration_ms`` is the time it really ran, all its starts together, and at least 1. ``limit_ms`` is None where
+    there was no limit or none is known. ``really_waited_ms`` counts from ``begin_ms`` to the first start
+    ``really_started_ms``; both are None where the source does not say. ``starts`` is how often it really started
+    (more than once when it was requeued). ``name`` is the job's id in its source (``123_4``), for people.
     """
 
     run_id: int
@@ -56,6 +57,7 @@ class TraceRun:
     really_waited_ms: int | None = None
     really_started_ms: int | None = None
     outcome: TraceOutcome = TraceOutcome.UNKNOWN
+    starts: int = 1
     name: str = ""
 
     @property
@@ -66,18 +68,22 @@ class TraceRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceNode:
-    """One machine of a recorded yard. ``model`` is upper case (``H100``), None where the source does not say.
+    """One machine of a recorded yard, with devices of one model; the machine's name is unique with it.
 
-    ``labels`` hold what placement uses (``fabric``, ``rack``) and whatever else the source gives.
-    ``usable`` is False for a node that was down or drained when it was recorded.
+    Pools do not overlap: ``pool`` is where ``TraceRun.pool`` of the runs that it may serve points to.
+    ``partitions`` are the names under which the source offered the node. ``model`` is written as the live yard
+    writes it (``H100``), None where the source does not say. ``labels`` hold what placement uses (``fabric``,
+    ``rack``) and whatever else the source gives. ``usable`` is False for a node that was down or drained when
+    it was recorded.
     """
 
     name: str
-    pools: tuple[str, ...]
+    pool: str
     devices: int
     model: str | None
     cpus: int
     memory_bytes: int
+    partitions: tuple[str, ...] = ()
     labels: Mapping[str, str] = NO_LABELS
     usable: bool = True
 
