@@ -38,8 +38,9 @@ class TraceRun:
     needs only their differences. ``begin_ms`` is when it might first have started (never before ``submit_ms``).
     ``duration_ms`` is the time it really ran, all its starts together, and at least 1. ``limit_ms`` is None where
     there was no limit or none is known. ``really_waited_ms`` counts from ``begin_ms`` to the first start
-    ``really_started_ms``; both are None where the source does not say. ``starts`` is how often it really started
-    (more than once when it was requeued). ``name`` is the job's id in its source (``123_4``), for people.
+    ``really_started_ms``, and ``really_ended_ms`` is its last end; all three are None where the source does not
+    say. ``starts`` is how often it really started (more than once when it was requeued). ``name`` is the job's
+    id in its source (``123_4``), for people.
     """
 
     run_id: int
@@ -56,6 +57,7 @@ class TraceRun:
     priority_class: Priority = Priority.NORMAL
     really_waited_ms: int | None = None
     really_started_ms: int | None = None
+    really_ended_ms: int | None = None
     outcome: TraceOutcome = TraceOutcome.UNKNOWN
     starts: int = 1
     name: str = ""
@@ -68,7 +70,7 @@ class TraceRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceNode:
-    """One machine of a recorded yard, with devices of one model; the machine's name is unique with it.
+    """One machine of a recorded yard, with devices of one model.
 
     Pools do not overlap: ``pool`` is where ``TraceRun.pool`` of the runs that it may serve points to.
     ``partitions`` are the names under which the source offered the node. ``model`` is written as the live yard
