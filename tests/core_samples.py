@@ -190,6 +190,7 @@ RUN = Run(
     source_hash="ab",
     held=True,
     begin_ms=12,
+    eligible_ms=11,
     tracking_off=True,
     version=9,
 )

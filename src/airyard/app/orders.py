@@ -1,6 +1,6 @@
 """What a member is told to do, derived from the records: asking again gives the same orders.
 
-Owns: the bodies of PREPARE, PORT, GO and STOP. Must not know: HTTP, or where secrets lie (a function is given).
+Owns: the bodies of PREPARE, PORT, GO, LIMIT and STOP. Must not know: HTTP, or where secrets lie (a function is given).
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ class OrderDesk:
         elif order.kind == "STOP":
             told = body["reason"] != StopReason.MEMBER_FAILED.value
             body["signal"] = run.workload.preemption.signal if told else "SIGTERM"
+        elif order.kind == "LIMIT":
+            body["attempt_timeout_s"] = body["attempt_timeout_s"] or None
         return body
 
     def _tracking(self, attempt: Attempt) -> dict[str, Any]:

@@ -63,13 +63,28 @@ def _updated(event: events.RunUpdated, run: Run, at_ms: int) -> Run:
         workload = replace(workload, compute=replace(workload.compute, priority=event.priority))
     if event.attempt_timeout_s is not None:
         workload = replace(workload, attempt_timeout_s=event.attempt_timeout_s or None)
-    return replace(
+    if event.project is not None:
+        workload = replace(workload, project=event.project)
+    may_start = (run.held and event.held is False) or (run.begin_ms > 0 and event.begin_ms == 0)
+    changed = replace(
         run,
         workload=workload,
         project=run.project if event.project is None else event.project,
         begin_ms=run.begin_ms if event.begin_ms is None else event.begin_ms,
         held=run.held if event.held is None else event.held,
+        eligible_ms=at_ms if may_start else run.eligible_ms,
     )
+    attempt = run.attempt
+    if event.attempt_timeout_s is None or attempt is None or not attempt.live or attempt.stop is not None:
+        return changed
+    return _with(changed, _limited(attempt, event.attempt_timeout_s))
+
+
+def _limited(attempt: Attempt, attempt_timeout_s: int) -> Attempt:
+    """Tell the runners of another time limit. Only the newest one counts, so there is at most one such order."""
+    order = Order(number=attempt.next_order, kind="LIMIT", data=(("attempt_timeout_s", attempt_timeout_s),))
+    kept = tuple(other for other in attempt.orders if other.kind != "LIMIT")
+    return replace(attempt, orders=(*kept, order))
 
 
 @_evolve.register

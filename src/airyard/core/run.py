@@ -241,8 +241,8 @@ class Attempt:
 
     @property
     def next_order(self) -> int:
-        """The number the next order gets; PREPARE is 1."""
-        return 2 + len(self.orders)
+        """The number the next order gets; PREPARE is 1. Orders that were overtaken may be missing before it."""
+        return self.orders[-1].number + 1 if self.orders else 2
 
     @property
     def logs_closed(self) -> bool:
@@ -256,7 +256,8 @@ class Run:
 
     ``not_before_ms`` holds a retry back. ``recent_faults_ms`` are the times of retries that cost the user nothing,
     kept for a day, because those are bounded too. ``version`` is the journal's number of the last event that
-    touched it. ``held``: it waits until it is released; ``begin_ms``: and not before this time.
+    touched it. ``held``: it waits until it is released; ``begin_ms``: and not before this time. ``eligible_ms`` is when
+    a hold or a begin was taken back: what limits a wait counts from there.
     ``source_hash`` names the stored workload file (SHA-256, hex); empty when none was sent.
     """
 
@@ -289,6 +290,7 @@ class Run:
     source_hash: str = ""
     held: bool = False
     begin_ms: int = 0
+    eligible_ms: int = 0
     version: int = 0
 
     @property

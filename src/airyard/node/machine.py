@@ -246,6 +246,20 @@ def _end_before_launch(state: RunnerState, now_ms: int) -> Step:
     return replace(state, phase=Phase.REAPING, exited_ms=now_ms), [ReapTree()]
 
 
+def _on_limit(state: RunnerState, body: Mapping[str, Any], now_ms: int) -> Step:
+    """Take another time limit, or none, counted from the launch; one that has passed already ends the member now.
+
+    It comes too late for a member that is stopping: that was decided by the limit of the time.
+    """
+    if state.stop is not None or state.phase.value in _TREE_ENDED:
+        return state, []
+    limit_s = body.get("attempt_timeout_s")
+    state = replace(state, attempt_timeout_s=None if limit_s is None else float(limit_s))
+    if state.attempt_timeout_s is None or state.launched_ms is None:
+        return state, []
+    return state, [SetTimer(timer=Timer.TIME_LIMIT, at_ms=_time_limit_ms(state))]
+
+
 def _on_lease(state: RunnerState, body: Mapping[str, Any], now_ms: int) -> Step:
     seconds = float(body["seconds"])
     begun_ms = state.renewed_ms if state.renewed_ms is not None else now_ms
@@ -520,6 +534,7 @@ _ORDERS: dict[str, Callable[[RunnerState, Mapping[str, Any], int], Step]] = {
     "PORT": _on_port,
     "GO": _on_go,
     "STOP": _on_stop,
+    "LIMIT": _on_limit,
     "LEASE": _on_lease,
 }
 _TIMERS: dict[Timer, Callable[[RunnerState, int], Step]] = {

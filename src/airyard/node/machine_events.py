@@ -27,7 +27,7 @@ class Timer(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderReceived:
-    """An order of the server: PREPARE, PORT, GO, STOP or LEASE; ``body`` holds its other fields."""
+    """An order of the server: PREPARE, PORT, GO, STOP, LIMIT or LEASE; ``body`` holds its other fields."""
 
     number: int
     kind: str

@@ -175,6 +175,54 @@ def test_the_time_limit_needs_no_server() -> None:
     assert "time limit: 100 s" in body["message"]
 
 
+def test_a_longer_limit_in_mid_run_moves_the_end() -> None:
+    state, out = play((90_000, order(3, "LIMIT", attempt_timeout_s=200)), state=running())
+    assert out == [SetTimer(timer=Timer.TIME_LIMIT, at_ms=200_010)]
+    state, out = play((100_010, TimerFired(timer=Timer.TIME_LIMIT)), state=state)
+    assert out == [SetTimer(timer=Timer.TIME_LIMIT, at_ms=200_010)]
+    _, out = play(
+        (200_010, TimerFired(timer=Timer.TIME_LIMIT)),
+        (200_100, ProcessExited(signal=15)),
+        (200_101, TreeGone()),
+        state=state,
+    )
+    assert kinds(out)[:2] == ["WriteStopFile", "Signal"]
+    assert "time limit: 200 s" in exited(out)["message"]
+
+
+def test_a_limit_that_has_passed_ends_the_run_now_and_none_never_does() -> None:
+    state, out = play((50_000, order(3, "LIMIT", attempt_timeout_s=20)), state=running())
+    assert out == [SetTimer(timer=Timer.TIME_LIMIT, at_ms=20_010)]
+    _, out = play((50_000, TimerFired(timer=Timer.TIME_LIMIT)), state=state)
+    assert kinds(out) == ["WriteStopFile", "Signal", "SetTimer"]
+    state, out = play((50_000, order(3, "LIMIT", attempt_timeout_s=None)), state=running())
+    assert out == []
+    assert play((10**9, TimerFired(timer=Timer.TIME_LIMIT)), state=state)[1] == []
+    state, out = play(
+        (50_000, order(3, "LIMIT", attempt_timeout_s=60)), state=running(attempt_timeout_s=None)
+    )
+    assert out == [SetTimer(timer=Timer.TIME_LIMIT, at_ms=60_010)]
+
+
+def test_a_limit_while_preparing_counts_from_the_launch_and_one_after_the_stop_comes_too_late() -> None:
+    _, out = play(
+        (0, order(1, "PREPARE", **PREPARE)),
+        (1, order(2, "LIMIT", attempt_timeout_s=7)),
+        (5, Prepared(address="10.0.0.1")),
+        (6, PortChecked(port=20001, ok=True)),
+        (1_000, order(3, "GO")),
+    )
+    assert out[-1] == SetTimer(timer=Timer.TIME_LIMIT, at_ms=8_000)
+    state, _ = play((100_010, TimerFired(timer=Timer.TIME_LIMIT)), state=running())
+    _, out = play(
+        (100_020, order(3, "LIMIT", attempt_timeout_s=900)),
+        (100_100, ProcessExited(signal=15)),
+        (100_101, TreeGone()),
+        state=state,
+    )
+    assert "time limit: 100 s" in exited(out)["message"]
+
+
 def test_cancel_while_preparing() -> None:
     _, out = play(
         (0, order(1, "PREPARE", **PREPARE)),
@@ -255,10 +303,14 @@ _outside = st.one_of(
         lambda number, kind, grace: order(
             number,
             kind,
-            **(PREPARE if kind == "PREPARE" else {"port": 20002, "grace_s": grace, "seconds": 24}),
+            **(
+                PREPARE
+                if kind == "PREPARE"
+                else {"port": 20002, "grace_s": grace, "seconds": 24, "attempt_timeout_s": grace or None}
+            ),
         ),
         st.integers(1, 8),
-        st.sampled_from(["PREPARE", "PORT", "GO", "STOP", "LEASE", "NEW_KIND"]),
+        st.sampled_from(["PREPARE", "PORT", "GO", "STOP", "LIMIT", "LEASE", "NEW_KIND"]),
         st.sampled_from([0, 5, 50]),
     ),
     st.builds(ReportAcknowledged, number=st.integers(0, 12)),
