@@ -242,6 +242,51 @@ def test_stop_file_signal_grace_then_kill(member: Callable[..., Member]) -> None
     assert "killed after 0.2 s" in exited["message"]
 
 
+SAVES_WHEN_TOLD = """
+import json, os, signal, sys, time
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+print("up", flush=True)
+while not told:
+    time.sleep(0.02)
+time.sleep(float(sys.argv[1]))
+acknowledgement = os.environ["AIRYARD_CHECKPOINT_ACK"]
+with open(acknowledgement + ".new", "w") as file:
+    json.dump({"step": 7, "path": "c7", "time": time.time()}, file)
+os.rename(acknowledgement + ".new", acknowledgement)
+print("saved", flush=True)
+"""
+
+
+def test_what_the_shell_waits_for_has_its_grace(member: Callable[..., Member], tmp_path: Path) -> None:
+    script = tmp_path / "saves.py"
+    script.write_text(SAVES_WHEN_TOLD)
+    one = member()
+    one.go(f"python3 {script} 0.7; echo the shell went on")
+    one.side.wait(lambda: b"up" in one.side.output())
+    one.side.order("STOP", reason="PREEMPTED", by="run 2", signal="SIGTERM", grace_s=60)
+    exited = one.side.report("EXITED", 20)
+    assert (exited["cause"], exited["signal"]) == ("PREEMPTED", 15)
+    assert one.side.output() == b"up\nsaved\n"
+    assert [report["step"] for report in one.side.reports if report["kind"] == "CHECKPOINT"][-1] == 7
+    assert "of grace" not in exited["message"]
+
+
+def test_what_the_shell_waits_for_is_killed_when_its_grace_is_over(
+    member: Callable[..., Member], tmp_path: Path
+) -> None:
+    script = tmp_path / "saves.py"
+    script.write_text(SAVES_WHEN_TOLD)
+    one = member()
+    one.go(f"python3 {script} 600")
+    one.side.wait(lambda: b"up" in one.side.output())
+    one.side.order("STOP", reason="PREEMPTED", by="run 2", signal="SIGTERM", grace_s=0.5)
+    exited = one.side.report("EXITED", 20)
+    assert exited["cause"] == "PREEMPTED"
+    assert "killed after 0.5 s" in exited["message"]
+    assert processes_with(one.cookie) == []
+
+
 def test_cancel_before_go(member: Callable[..., Member]) -> None:
     one = member()
     one.prepare("echo never")

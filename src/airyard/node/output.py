@@ -3,6 +3,9 @@
 Owns: the pipes' reading ends, one masker a stream, the end of stderr kept as evidence, reaping.
 Must not know: the server, the stop rules, what the command is.
 
+The end of the shell that a stop's signal killed is no end yet: what it was waiting for in the foreground got the same
+signal, and has the rest of its grace to save and leave. So it is told once the process group is empty.
+
 The reading never waits for the network. A process that escaped and still holds a pipe cannot delay the end:
 after ``finish`` what is in the pipes is read, and no more.
 """
@@ -26,6 +29,7 @@ READ_BYTES = 64 * 1024
 _PIPE_BYTES = 1024 * 1024
 _TAIL_BYTES = 64 * 1024
 _REAP_EVERY_S = 1.0
+_LOOK_EVERY_S = 0.05
 
 
 class OutputPump:
@@ -41,12 +45,19 @@ class OutputPump:
         spool: LogSpool,
         now_ns: Callable[[], int],
         on_exit: Callable[[int | None, int | None], None],
+        has_grace: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Take over the descriptors of the reading ends, and the duty to reap ``pid``."""
+        """Take over the descriptors of the reading ends, and the duty to reap ``pid``, which leads its process group.
+
+        While ``has_grace()`` is true, death by a signal is told only when the group is empty.
+        """
         self._pid = pid
         self._spool = spool
         self._now_ns = now_ns
         self._on_exit = on_exit
+        self._has_grace = has_grace
+        self._ending: tuple[int | None, int | None] | None = None
+        """How the command ended, until that is told."""
         self._selector = selectors.DefaultSelector()
         self._streams = {stdout: LogStream.STDOUT, stderr: LogStream.STDERR}
         known = tuple(secrets)
@@ -83,7 +94,7 @@ class OutputPump:
 
     def _run(self) -> None:
         while not self._finishing:
-            for key, _ in self._selector.select(_REAP_EVERY_S):
+            for key, _ in self._selector.select(_LOOK_EVERY_S if self._ending else _REAP_EVERY_S):
                 fd = key.fd
                 if fd in self._streams:
                     self._read(fd)
@@ -91,6 +102,7 @@ class OutputPump:
                     self._reap_main()
             if self._exited:
                 reap_orphans()
+                self._tell_end()
         for fd in list(self._streams):
             self._drain(fd)
         if not self._exited:
@@ -141,9 +153,20 @@ class OutputPump:
         _, status = os.waitpid(self._pid, 0)
         self._exited = True
         if os.WIFSIGNALED(status):
-            self._on_exit(None, os.WTERMSIG(status))
+            self._ending = (None, os.WTERMSIG(status))
         else:
-            self._on_exit(os.WEXITSTATUS(status), None)
+            self._ending = (os.WEXITSTATUS(status), None)
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        """Tell how the command ended, once, unless others of its group still have their grace."""
+        if self._ending is None:
+            return
+        code, number = self._ending
+        if number is not None and self._has_grace() and _group_is_alive(self._pid):
+            return
+        self._ending = None
+        self._on_exit(code, number)
 
     def _close(self) -> None:
         for fd, stream in list(self._streams.items()):
@@ -166,6 +189,16 @@ def reap_orphans() -> None:
             return
         if pid == 0:
             return
+
+
+def _group_is_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # somebody of another user is in it
+    return True
 
 
 def _readable_bytes(fd: int) -> int:

@@ -137,6 +137,8 @@ class Runner:
         self._started: launch.Started | None = None
         self._pump: OutputPump | None = None
         self._sweeper: threading.Thread | None = None
+        self._has_grace = False
+        """A stop was signalled and its time is not up. Read by the output's thread."""
         self._checkpoint_mark: tuple[int, int] | None = None
         self._checkpoint_at_ms = 0
         self._oom_kills_before = machine_oom_kills()
@@ -308,6 +310,7 @@ class Runner:
             spool=self._spool,
             now_ns=self._clock.now_ns,
             on_exit=lambda code, number: self._tell(ProcessExited(code=code, signal=number)),
+            has_grace=lambda: self._has_grace,
         )
         self._pump.start()
 
@@ -326,9 +329,11 @@ class Runner:
 
     def _signal(self, instruction: Signal) -> None:
         if self._started is not None:
+            self._has_grace = True
             launch.signal_group(self._started.pid, instruction.signal)
 
     def _kill_tree(self, _: Instruction) -> None:
+        self._has_grace = False
         if self._started is not None:
             launch.signal_group(self._started.pid, "SIGKILL")
         if self._bench is not None:
