@@ -28,6 +28,8 @@ class View:
     kind: str
     """``overlay``, ``hardlinks``, or ``copy`` when the store lies on another file system."""
     path: Path
+    layer: Path
+    """What is written here before the command starts appears in the view, and nowhere else."""
     before_exec: Callable[[], None]
     """To be called in the forked child, before it changes its user and execs. Raises: OSError."""
 
@@ -53,10 +55,15 @@ def prepare_view(env_path: Path, attempt_folder: Path, *, overlay_works: bool | 
     lower = env_path.resolve()
     if _overlay_works(lower, attempt_folder) if overlay_works is None else overlay_works:
         layers = _layers(attempt_folder)
-        return View(kind="overlay", path=view, before_exec=lambda: mount_overlay(os.fspath(lower), *layers))
+        return View(
+            kind="overlay",
+            path=view,
+            layer=Path(layers[0]),
+            before_exec=lambda: mount_overlay(os.fspath(lower), *layers),
+        )
     view.rmdir()
     kind = _link_tree(lower, view)
-    return View(kind=kind, path=view, before_exec=lambda: None)
+    return View(kind=kind, path=view, layer=view, before_exec=lambda: None)
 
 
 def can_overlay(folder: Path) -> bool:

@@ -28,6 +28,7 @@ from airyard.node.file_locks import Cancelled
 from airyard.node.launch import Places
 from airyard.node.private_mounts import can_mount_shm, mount_shm
 from airyard.node.runner_http import AttemptIsOver, Channel, Patience, Refused, ServerAway
+from airyard.node.user_module import add_user_module
 from airyard.node.uv import DiskFull, DownloadFailed, ResolveFailed
 
 _CHATTER = ("+ ", "Using ", "Activate with", "Creating virtual environment")
@@ -218,6 +219,7 @@ class Preparation:
             raise PreparationError("ENVIRONMENT", text) from error
         bench.closers.insert(0, environment.release)
         view = prepare_view(environment.path, self._folder.path, overlay_works=self._overlay_works)
+        add_user_module(environment.path, view.layer)
         bench.variables = view.variables
         bench.bin_folder = view.bin
         bench.enter_view = view.before_exec

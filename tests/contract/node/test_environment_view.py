@@ -39,7 +39,7 @@ def view(request: pytest.FixtureRequest, shared: Path, tmp_path: Path) -> View:
         return made
     attempt.mkdir()
     assert environment_view._link_tree(shared, attempt / "env") == "hardlinks"
-    return View(kind="hardlinks", path=attempt / "env", before_exec=lambda: None)
+    return View(kind="hardlinks", path=attempt / "env", layer=attempt / "env", before_exec=lambda: None)
 
 
 def run(view: View, *command: str) -> str:
