@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 
 from airyard.core.workload import Priority
-
-NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
 class TraceOutcome(StrEnum):
@@ -86,7 +83,7 @@ class TraceNode:
     cpus: int
     memory_bytes: int
     partitions: tuple[str, ...] = ()
-    labels: Mapping[str, str] = NO_LABELS
+    labels: Mapping[str, str] = field(default_factory=dict)
     usable: bool = True
 
 
