@@ -117,7 +117,10 @@ FILES = st.fixed_dictionaries(
         "timeout_minutes": st.integers(1, 10_000),
         "tags": st.dictionaries(NAMES.map("t{}".format), st.text("abc", max_size=5), max_size=3),
         "tracking": st.booleans(),
-        "preemption": st.fixed_dictionaries({"grace_seconds": st.integers(0, 3600)}),
+        "preemption": st.fixed_dictionaries(
+            {"grace_seconds": st.integers(0, 3600)},
+            optional={"max_loss": st.integers(1, 99).map("{}m".format)},
+        ),
     },
 )
 

@@ -253,7 +253,11 @@ def duration_s(value: Any) -> int:
             refuse(f"{quoted(value)} is more than ten years")
         return seconds if seconds > 0 else refuse("must be longer than nothing")
     if isinstance(value, int | float) and not isinstance(value, bool):
+        if value <= 0:
+            refuse("must be longer than nothing")
         refuse(f"{value} has no unit; write {value}s, {value}m or {value}h")
+    if isinstance(value, str) and re.fullmatch(r"-\s*(?:\d+\s*[smhd]\s*)+", value):
+        refuse("must be longer than nothing")
     refuse(f"{quoted(value)} is not a duration such as 90s, 30m, 2h or 1d")
 
 

@@ -235,6 +235,13 @@ class PreemptionBlock(Block):
         shown_default="SIGTERM",
         origin=Origin.AIRYARD,
     )
+    max_loss: Duration | None = setting(
+        "A NORMAL run that would lose more work than this, counted from its last acknowledged checkpoint or else "
+        "from its start, is evicted only when there is no other choice. docs/checkpoints.md has more.",
+        shown_default="no limit",
+        origin=Origin.AIRYARD,
+        examples=["30m"],
+    )
 
 
 class TimeoutsBlock(Block):

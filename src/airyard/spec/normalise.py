@@ -136,4 +136,6 @@ def _preemption(file: WorkloadFile) -> PreemptionRules:
     block = file.preemption
     if block is None:
         return PreemptionRules()
-    return PreemptionRules(grace_s=block.grace_seconds, signal=block.signal or "SIGTERM")
+    return PreemptionRules(
+        grace_s=block.grace_seconds, signal=block.signal or "SIGTERM", max_loss_s=block.max_loss
+    )

@@ -26,8 +26,8 @@ _IMAGES = ("unity_catalog_image", "docker_image", "custom_image_tag")
 def check_rules(data: dict[str, Any], report: Report) -> None:
     """Report every rule between fields that the file breaks."""
     for rule in (
-        _compute, _priority, _command, _containers, _variables, _environment, _code_source, _tracking,
-        _descriptive, _parameters, _unsupported,
+        _compute, _priority, _preemption, _command, _containers, _variables, _environment, _code_source,
+        _tracking, _descriptive, _parameters, _unsupported,
     ):  # fmt: skip
         rule(data, report)
 
@@ -114,6 +114,15 @@ def _priority(data: dict[str, Any], report: Report) -> None:
         report.add(ProblemCode.NOT_SUPPORTED_YET, ("priority",), message)
     elif value is not None and at(data, "compute", "priority_class") is not None:
         report.add(ProblemCode.CONFLICTING_FIELDS, ("priority",), "excludes compute.priority_class; keep one")
+
+
+def _preemption(data: dict[str, Any], report: Report) -> None:
+    if at(data, "preemption", "max_loss") is None:
+        return
+    priority = at(data, "compute", "priority_class") or data.get("priority")
+    if isinstance(priority, str) and priority.strip().upper() in ("CRITICAL", "BEST_EFFORT"):
+        message = f"has no effect with {priority}: only NORMAL runs are spared for it"
+        report.warn(ProblemCode.LOOKS_WRONG, ("preemption", "max_loss"), message)
 
 
 def _command(data: dict[str, Any], report: Report) -> None:

@@ -131,6 +131,7 @@ class PreemptionPart(Part):
 
     grace_s: Annotated[int, Field(ge=0, le=86_400)] | None = None
     signal: Annotated[str, Field(pattern=r"^SIG[A-Z0-9+]{2,12}$")] = "SIGTERM"
+    max_loss_s: Seconds | None = None
 
 
 class TrackingPart(Part):

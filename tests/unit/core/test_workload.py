@@ -52,7 +52,7 @@ def full() -> Workload:
         max_retries=0,
         attempt_timeout_s=600,
         timeouts=Timeouts(queue_s=1, environment_s=2, total_s=3),
-        preemption=PreemptionRules(grace_s=5, signal="SIGUSR1"),
+        preemption=PreemptionRules(grace_s=5, signal="SIGUSR1", max_loss_s=1800),
         tracking=Tracking(enabled=False, run_name="r", experiment_directory="/e", artifact_location="s3://b"),
         permissions=(Permission(level="CAN_VIEW", group_name="team"),),
         usage_policy_name="lab",

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from airyard.core.errors import UserError
-from airyard.core.workload import CodeReference, Permission, Priority, Workload
+from airyard.core.workload import CodeReference, Permission, Priority, Workload, first_difference
 from airyard.spec.load import Loaded, load_stored, load_text, load_workload
 from airyard.spec.problems import WorkloadInvalid
 from airyard.wire.native import WorkloadPart
@@ -339,6 +339,33 @@ def test_dependency_options_have_one_spelling(entry: str, normal: tuple[str, ...
     assert (
         workload(f"environment: {{dependencies: ['{entry}']}}\n", tmp_path).environment.dependencies == normal
     )
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30m", 1800), ("90s", 90), ("1h30m", 5400), ("2 h", 7200)])
+def test_max_loss_is_a_duration(text: str, seconds: int, tmp_path: Path) -> None:
+    rules = workload(f"preemption: {{max_loss: {text}}}\n", tmp_path).preemption
+    assert (rules.max_loss_s, rules.grace_s, rules.signal) == (seconds, None, "SIGTERM")
+
+
+def test_no_max_loss_is_no_limit_and_leaves_the_hash_as_it_was(tmp_path: Path) -> None:
+    plain = workload("preemption: {grace_seconds: 30}\n", tmp_path)
+    assert plain.preemption.max_loss_s is None
+    assert plain.to_json()["preemption"] == {"grace_s": 30, "signal": "SIGTERM"}
+    limited = workload("preemption: {grace_seconds: 30, max_loss: 30m}\n", tmp_path)
+    for each in (plain, limited):
+        assert WorkloadPart.model_validate(each.to_json()).workload() == each
+    assert limited.spec_hash() != plain.spec_hash()
+    assert first_difference(plain, limited) == "preemption.max_loss_s"
+
+
+@pytest.mark.parametrize(("priority", "warned"), [("CRITICAL", 1), ("best_effort", 1), ("NORMAL", 0)])
+def test_max_loss_spares_normal_runs_only(priority: str, warned: int, tmp_path: Path) -> None:
+    text = BASE.replace("compute: {", f"compute: {{priority_class: {priority}, ")
+    loaded = load(text + "preemption: {max_loss: 30m}\n", tmp_path)
+    assert loaded.workload.compute.priority.value == priority.upper()
+    assert [warning.message for warning in loaded.warnings] == [
+        f"has no effect with {priority}: only NORMAL runs are spared for it"
+    ] * warned
 
 
 def test_a_password_in_a_url_is_warned_about_without_showing_it(tmp_path: Path) -> None:
