@@ -29,6 +29,10 @@ class Fix:
         return out
 
 
+_EXIT_CODES = {"BUDGET_SPENT": 8}
+"""Codes that leave with another exit code than their kind, on either side of the wire."""
+
+
 class AiryardError(Exception):
     """Base of everything Airyard raises on purpose.
 
@@ -58,6 +62,7 @@ class AiryardError(Exception):
         self.fix = Fix(text=fix) if isinstance(fix, str) else fix
         self.details: dict[str, Any] = dict(details or {})
         self.retry_after_ms = retry_after_ms
+        exit_code = exit_code if exit_code is not None else _EXIT_CODES.get(self.code)
         if exit_code is not None:
             self.exit_code = exit_code  # type: ignore[misc]  # one failure may deserve a finer exit code
 

@@ -69,6 +69,13 @@ class PoolPolicy:
     ageing_ms: int = 7 * DAY_MS
     reservations: int = 8
 
+    def takes(self, node: Node) -> bool:
+        """True when the node is of the pool's type, labels and names; an earlier pool may have it all the same."""
+        named = not self.nodes or node.name in self.nodes
+        return (
+            self.accelerator == node.accelerator and named and set(self.labels) <= (node.labels or {}).items()
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
@@ -113,6 +120,10 @@ class ProjectPolicy:
     slicing: bool | None = None
     """True or False decides for the project's runs; None leaves it to the pool."""
 
+    def admits(self, user: str) -> bool:
+        """True when the user may submit to the project."""
+        return EVERYBODY in self.members or user in self.members
+
     def share_of(self, pool: str) -> Share:
         """Return the declared share of a pool, or the plain one: no guarantee, no ceiling, weight 1."""
         return next((share for share in self.shares if share.pool == pool), Share(pool=pool))
@@ -137,12 +148,7 @@ class Policy:
 
     def pool_of(self, node: Node) -> str:
         """Return the pool of a node: the first declared one that takes it, else the one named after its type."""
-        labels = node.labels or {}
-        for pool in self.pools:
-            named = not pool.nodes or node.name in pool.nodes
-            if pool.accelerator == node.accelerator and named and set(pool.labels) <= labels.items():
-                return pool.name
-        return node.accelerator
+        return next((pool.name for pool in self.pools if pool.takes(node)), node.accelerator)
 
     def pool(self, name: str) -> PoolPolicy:
         """Return a pool's rules; of one that nobody declared, the defaults."""

@@ -17,7 +17,7 @@ from airyard.core.evolve import evolve
 from airyard.core.ids import MemberKey
 from airyard.core.policy import Policy, Reservation
 from airyard.core.run import Attempt, Member, Run, RunState
-from airyard.core.usage import Usage
+from airyard.core.usage import Usage, rehomed
 
 STATE_FORMAT = 1
 
@@ -90,6 +90,7 @@ class ClusterState:
                 self.epoch = event.epoch
             case events.MachineJoined():
                 self._join(event)
+                self._move_attempts(recorded, event.machine.name)
             case events.MachineLeft():
                 self.machines[event.machine] = replace(self.machines[event.machine], alive=False)
             case events.NodeCordoned():
@@ -99,11 +100,7 @@ class ClusterState:
             case events.KeysExpired():
                 self.keys = {key: noted for key, noted in self.keys.items() if noted.at_ms >= event.before_ms}
             case events.PolicyDeclared():
-                half_life_ms = self.policy.half_life_ms
-                self.usage = {k: used.settled(recorded.at_ms, half_life_ms) for k, used in self.usage.items()}
-                self.policy = event.policy
-                if event.source == "config":
-                    self.policy_digest = event.digest
+                self._declare(event, recorded)
             case events.ReservationMade():
                 made = event.reservation
                 self.reservations[made.reservation_id] = made
@@ -116,18 +113,52 @@ class ClusterState:
                 self._account(before, event, recorded.at_ms)
                 self.runs[event.run_id] = replace(run, version=recorded.seq)
 
+    def _declare(self, event: events.PolicyDeclared, recorded: events.Recorded) -> None:
+        """Take a policy over; usage so far is settled by the old half-life.
+
+        The past usage of a pool that is taken back goes where its nodes go: to the pool named after their type.
+        """
+        half_life_ms, pools = self.policy.half_life_ms, self.policy.pools
+        self.usage = {key: used.settled(recorded.at_ms, half_life_ms) for key, used in self.usage.items()}
+        self.policy = event.policy
+        if event.source == "config":
+            self.policy_digest = event.digest
+        self._move_attempts(recorded)
+        kept = {pool.name for pool in event.policy.pools}
+        gone = {pool.name: pool.accelerator for pool in pools if pool.name not in kept}
+        self.usage = rehomed(self.usage, gone, event.policy.half_life_ms)
+
+    def _move_attempts(self, recorded: events.Recorded, machine: str | None = None) -> None:
+        """Count live attempts (on one machine) in the pool that their first node is in now. Cost: live attempts."""
+        for run, attempt in list(self.live_attempts()):
+            first = attempt.members[0]
+            if machine not in (None, first.machine) or first.node not in self.nodes:
+                continue
+            pool, was = self.policy.pool_of(self.nodes[first.node]), _pool_of(run, attempt)
+            if pool != was:
+                held = _held(attempt)
+                self._charge(run.project, was, -held, recorded.at_ms)
+                self._charge(run.project, pool, held, recorded.at_ms)
+                attempts = (*run.attempts[:-1], replace(attempt, pool=pool))
+                self.runs[run.run_id] = replace(run, attempts=attempts, version=recorded.seq)
+
     def _account(self, run: Run, event: events.RunEvent, at_ms: int) -> None:
-        """Note devices taken and given back in the project's ledger."""
+        """Note devices taken and given back in the project's ledger, or taken along to another project."""
         if isinstance(event, events.AttemptPlaced):
-            attempt, devices = event.attempt, sum(len(member.devices) for member in event.attempt.members)
+            self._charge(run.project, _pool_of(run, event.attempt), _held(event.attempt), at_ms)
         elif isinstance(event, events.MemberExited | events.MemberLost):
             attempt = run.attempts[event.attempt]
-            devices = -len(attempt.members[event.member].devices)
-        else:
-            return
-        key = run.project, attempt.pool or run.workload.compute.accelerator
-        before = self.usage.get(key, Usage(at_ms=at_ms))
-        self.usage[key] = before.changed(at_ms, self.policy.half_life_ms, devices)
+            held = len(attempt.members[event.member].devices)
+            self._charge(run.project, _pool_of(run, attempt), -held, at_ms)
+        elif isinstance(event, events.RunUpdated) and event.project is not None and run.attempt is not None:
+            pool, held = _pool_of(run, run.attempt), _held(run.attempt)
+            self._charge(run.project, pool, -held, at_ms)
+            self._charge(event.project, pool, held, at_ms)
+
+    def _charge(self, project: str, pool: str, devices: int, at_ms: int) -> None:
+        if devices:
+            before = self.usage.get((project, pool), Usage(at_ms=at_ms))
+            self.usage[project, pool] = before.changed(at_ms, self.policy.half_life_ms, devices)
 
     def _arrive(self, event: events.ArrivalEvent, recorded: events.Recorded) -> None:
         run = replace(event.run, version=recorded.seq)
@@ -216,3 +247,12 @@ class ClusterState:
                 (project, pool): codec.decode(Usage, used) for project, pool, used in data.get("usage", ())
             },
         )
+
+
+def _pool_of(run: Run, attempt: Attempt) -> str:
+    return attempt.pool or run.workload.compute.accelerator
+
+
+def _held(attempt: Attempt) -> int:
+    """Return how many devices the attempt has not given back."""
+    return sum(len(member.devices) for member in attempt.members if not member.released)

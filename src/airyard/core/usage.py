@@ -7,6 +7,7 @@ Times are milliseconds since 1970, amounts device-milliseconds.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _LN2 = math.log(2)
@@ -57,6 +58,32 @@ class Usage:
         passed = max(now_ms - self.at_ms, 0)
         factor = math.exp(-_LN2 * passed / half_life_ms)
         return self.decayed * factor + self.devices * (1 - factor) * half_life_ms / _LN2
+
+    def joined(self, other: Usage, half_life_ms: int) -> Usage:
+        """Return both together, as of the later of their times."""
+        now_ms = max(self.at_ms, other.at_ms)
+        one, two = self.settled(now_ms, half_life_ms), other.settled(now_ms, half_life_ms)
+        month = max(one.month, two.month)
+        return Usage(
+            at_ms=now_ms,
+            devices=one.devices + two.devices,
+            decayed=one.decayed + two.decayed,
+            month=month,
+            month_used=sum(each.month_used for each in (one, two) if each.month == month),
+        )
+
+
+Ledger = dict[tuple[str, str], Usage]
+"""(project, pool) → what was used."""
+
+
+def rehomed(ledger: Ledger, moves: Mapping[str, str], half_life_ms: int) -> Ledger:
+    """Return the ledger with the usage of some pools added to that of others."""
+    out: Ledger = {}
+    for (project, pool), used in ledger.items():
+        key = project, moves.get(pool, pool)
+        out[key] = out[key].joined(used, half_life_ms) if key in out else used
+    return out
 
 
 def month_of(at_ms: int) -> int:

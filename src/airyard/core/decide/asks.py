@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airyard.core.commands import CancelRun, CordonNode, RemoveRun, ResumeRun, SubmitRun
+from airyard.core.decide import admission
 from airyard.core.decide.decision import Cancelled, Decision, Draft, Submitted
 from airyard.core.decide.gang import advance
 from airyard.core.errors import Conflict, Fix, NotFound, Unavailable, UserError
@@ -35,7 +36,7 @@ def submit(state: ClusterState, command: SubmitRun, now_ms: int) -> Decision:
     """Accept a run, or find the one that its key made.
 
     Raises: UserError when the yard could never place it; Conflict when the key stands for another workload;
-    Unavailable when the queue is full.
+    Unavailable when the queue is full; what ``admission`` refuses.
     """
     spec_hash = command.workload.spec_hash()
     noted = state.keys.get((command.owner, command.idempotency_key))
@@ -49,7 +50,8 @@ def submit(state: ClusterState, command: SubmitRun, now_ms: int) -> Decision:
             code="QUEUE_FULL",
             retry_after_ms=60_000,
         )
-    run = _new_run(state.next_run_id, command, spec_hash, now_ms)
+    project = admission.admit(state, command.owner, command.workload, now_ms)
+    run = _new_run(state.next_run_id, project, command, spec_hash, now_ms)
     refuse_impossible(state, run)
     return Decision(events=(RunSubmitted(run=run),), reply=Submitted(run_id=run.run_id, existing=False))
 
@@ -67,13 +69,13 @@ def key_conflict(state: ClusterState, command: SubmitRun, run_id: int) -> Confli
     )
 
 
-def _new_run(run_id: int, command: SubmitRun, spec_hash: str, now_ms: int) -> Run:
+def _new_run(run_id: int, project: str, command: SubmitRun, spec_hash: str, now_ms: int) -> Run:
     workload = command.workload
     return Run(
         run_id=run_id,
         name=workload.name or workload.experiment,
         owner=command.owner,
-        project=workload.project or "default",
+        project=project,
         workload=workload,
         spec_hash=spec_hash,
         idempotency_key=command.idempotency_key,
@@ -181,6 +183,7 @@ def resume(state: ClusterState, command: ResumeRun, now_ms: int) -> Decision:
         cause=None,
         failure=None,
     )
+    admission.check(state, run.owner, run.project, run.workload, now_ms)
     refuse_impossible(state, again)
     return Decision(
         events=(RunResumed(run=again, by=command.by),), reply=Submitted(run_id=run.run_id, existing=True)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from airyard.core.actions import Action
 from airyard.core.events import Event, Recorded, RunEvent
 from airyard.core.evolve import evolve
+from airyard.core.policy_diff import Change
+from airyard.core.policy_rules import Problem
 from airyard.core.run import Run
 from airyard.core.state import ClusterState
 
@@ -43,7 +45,20 @@ class Done:
     """Nothing to say but that it was decided."""
 
 
-Reply = Submitted | Cancelled | Acknowledged | Done
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What a declared policy changes (or, of a dry run, would), and what is doubtful about it."""
+
+    changes: tuple[Change, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        """True when it is not what was declared before."""
+        return bool(self.changes)
+
+
+Reply = Submitted | Cancelled | Acknowledged | Declared | Done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
