@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airyard.core.cluster import Node
-from airyard.core.decide.placing import grace_of
+from airyard.core.decide.grace import grace_of
 from airyard.core.errors import AiryardError
 from airyard.core.run import Attempt, Member, Order, Run, StopReason, TrackingState
 from airyard.core.tracking_alias import alias_of

@@ -145,9 +145,13 @@ class UpdateRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeReservation:
-    """Somebody wants nodes set aside; ``reservation_id`` of the given one is not looked at."""
+    """Somebody wants nodes set aside; ``reservation_id`` of the given one is not looked at.
+
+    ``evict``: runs that are on nodes reserved from now on are asked to leave; else such a reservation is refused.
+    """
 
     reservation: Reservation
+    evict: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

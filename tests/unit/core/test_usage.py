@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airyard.core import commands as c
+from airyard.core import events as e
 from airyard.core.ids import MemberKey
 from airyard.core.policy import Policy, PoolPolicy
 from airyard.core.state import ClusterState
@@ -169,7 +170,9 @@ def test_a_run_that_changes_its_project_takes_its_devices_along() -> None:
     run_id = yard.submit(workload())
     yard.place()
     yard.start(f"{run_id}.0.0")
-    yard.later(10).do(c.UpdateRun(run_id=run_id, by="ada", project="nlp"))
+    # No command does this to a run with devices; the ledger does not rely on it.
+    moved = e.RunUpdated(run_id=run_id, by="ada", project="nlp")
+    yard.later(10).state.apply(e.Recorded(seq=yard.state.seq + 1, at_ms=yard.now_ms, epoch=1, event=moved))
     held = {key[0]: used.devices for key, used in yard.state.usage.items()}
     assert held == {"default": 0, "nlp": 8}
     yard.later(10)

@@ -14,7 +14,9 @@ from airyard.core.decide.decision import (
     Declared,
     Done,
     Reply,
+    Reserved,
     Submitted,
+    Updated,
 )
 from airyard.core.decide.outstanding import outstanding
 from airyard.core.events import EpochBegan
@@ -27,7 +29,9 @@ __all__ = [
     "Declared",
     "Done",
     "Reply",
+    "Reserved",
     "Submitted",
+    "Updated",
     "decide",
     "outstanding",
 ]

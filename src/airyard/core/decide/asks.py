@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from airyard.core.commands import CancelRun, CordonNode, RemoveRun, ResumeRun, SubmitRun
 from airyard.core.decide import admission
+from airyard.core.decide.changing import check_begin
 from airyard.core.decide.decision import Cancelled, Decision, Draft, Submitted
 from airyard.core.decide.gang import advance
 from airyard.core.errors import Conflict, Fix, NotFound, Unavailable, UserError
@@ -50,6 +51,7 @@ def submit(state: ClusterState, command: SubmitRun, now_ms: int) -> Decision:
             code="QUEUE_FULL",
             retry_after_ms=60_000,
         )
+    check_begin(command.begin_ms, now_ms)
     project = admission.admit(state, command.owner, command.workload, now_ms)
     run = _new_run(state.next_run_id, project, command, spec_hash, now_ms)
     refuse_impossible(state, run)
@@ -85,6 +87,8 @@ def _new_run(run_id: int, project: str, command: SubmitRun, spec_hash: str, now_
         submitted_ms=now_ms,
         queued_ms=now_ms,
         source_hash=command.source_hash,
+        held=command.held,
+        begin_ms=command.begin_ms,
     )
 
 
@@ -177,6 +181,8 @@ def resume(state: ClusterState, command: ResumeRun, now_ms: int) -> Decision:
         recent_faults_ms=(),
         failures_in_row=0,
         not_before_ms=0,
+        held=False,
+        begin_ms=0,
         last_crash=None,
         ended_ms=None,
         outcome=None,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from airyard.core.actions import Action
 from airyard.core.events import Event, Recorded, RunEvent
 from airyard.core.evolve import evolve
+from airyard.core.policy import Reservation
 from airyard.core.policy_diff import Change
 from airyard.core.policy_rules import Problem
 from airyard.core.run import Run
@@ -41,6 +42,23 @@ class Acknowledged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Updated:
+    """Which fields of a run an update changed; none when all of it was so already."""
+
+    run_id: int
+    changed: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """The reservation that was made, and what it will mean for runs on its nodes."""
+
+    reservation: Reservation
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """Nothing to say but that it was decided."""
 
@@ -58,7 +76,7 @@ class Declared:
         return bool(self.changes)
 
 
-Reply = Submitted | Cancelled | Acknowledged | Declared | Done
+Reply = Submitted | Cancelled | Acknowledged | Declared | Updated | Reserved | Done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

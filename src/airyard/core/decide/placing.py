@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from airyard.core.actions import Action, OpenTracking, StartMember
 from airyard.core.commands import CommitPlan
+from airyard.core.decide.clearing import barring
 from airyard.core.decide.decision import Decision, Draft
 from airyard.core.decide.gang import advance
+from airyard.core.decide.grace import grace_of
 from airyard.core.events import AttemptPlaced, Event, StopOrdered
 from airyard.core.run import (
     Attempt,
@@ -23,17 +25,9 @@ from airyard.core.run import (
 )
 from airyard.core.scheduling.plan import Eviction, Start
 from airyard.core.state import ClusterState
-from airyard.core.workload import Priority
 
 FIRST_PORT = 20_000
 PORTS = 10_000
-GRACE_S = {Priority.CRITICAL: 120, Priority.NORMAL: 120, Priority.BEST_EFFORT: 30}
-
-
-def grace_of(run: Run) -> int:
-    """Return the seconds a run has between the request to leave and the kill."""
-    own = run.workload.preemption.grace_s
-    return own if own is not None else GRACE_S[run.workload.compute.priority]
 
 
 def commit_plan(state: ClusterState, command: CommitPlan, now_ms: int) -> Decision:
@@ -60,12 +54,15 @@ def commit_plan(state: ClusterState, command: CommitPlan, now_ms: int) -> Decisi
 def _still_holds(
     state: ClusterState, run: Run, start: Start, taken: set[tuple[str, int]], now_ms: int
 ) -> bool:
-    if run.state is not RunState.QUEUED or run.not_before_ms > now_ms:
+    waits = run.held or max(run.not_before_ms, run.begin_ms) > now_ms
+    if run.state is not RunState.QUEUED or waits:
         return False
     for seat in start.seats:
         node = state.nodes.get(seat.node)
         machine = state.machines.get(seat.machine)
         if node is None or node.cordoned or machine is None or not machine.alive:
+            return False
+        if barring(state, run, node.name, now_ms) is not None:
             return False
         free = {d.index for d in node.devices if d.owner is None and (node.name, d.index) not in taken}
         if not set(seat.devices) <= free:

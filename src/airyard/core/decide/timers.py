@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from airyard.core.actions import Action, CloseTracking, KillMember
 from airyard.core.commands import Tick
+from airyard.core.decide.clearing import expired, leaving
 from airyard.core.decide.decision import Decision, Draft
 from airyard.core.decide.gang import advance, owes_tracking
-from airyard.core.decide.placing import grace_of
+from airyard.core.decide.grace import grace_of
 from airyard.core.decide.retries import queue_failure
 from airyard.core.events import Event, KeysExpired, MemberLogsGivenUp, RunEnded, StopOrdered, TrackingChanged
 from airyard.core.run import (
@@ -52,13 +53,19 @@ def tick(state: ClusterState, command: Tick, now_ms: int) -> Decision:
     oldest = min((noted.at_ms for noted in state.keys.values()), default=now_ms)
     if oldest < now_ms - KEYS_KEPT_MS - KEYS_SWEEP_MS:
         events.append(KeysExpired(before_ms=now_ms - KEYS_KEPT_MS))
+    events.extend(expired(state, now_ms))
     return Decision(events=tuple(events), actions=tuple(actions))
 
 
 def _queued(draft: Draft) -> None:
     limits = draft.run.workload.timeouts
     over = None
-    if limits.queue_s is not None and draft.now_ms - _waiting_since_ms(draft.run) >= limits.queue_s * 1000:
+    since_ms = _waiting_since_ms(draft.run)
+    if (
+        limits.queue_s is not None
+        and since_ms is not None
+        and draft.now_ms - since_ms >= limits.queue_s * 1000
+    ):
         over = f"it waited longer than its queue limit of {limits.queue_s} s"
     elif _total_passed(draft.run, draft.now_ms):
         over = f"its total time limit of {limits.total_s} s passed while it waited"
@@ -71,13 +78,19 @@ def _queued(draft: Draft) -> None:
     advance(draft)
 
 
-def _waiting_since_ms(run: Run) -> int:
-    """Return when this wait began: ``queued_ms`` keeps the run's place in the queue over all its attempts."""
-    last = run.attempt
-    return max(run.queued_ms, last.ended_ms or 0) if last is not None else run.queued_ms
+def _waiting_since_ms(run: Run) -> int | None:
+    """Return since when the run waits for devices; None while it is held: then it waits for a person.
+
+    ``queued_ms`` keeps the run's place in the queue over all its attempts. Before its begin a run waits for the clock.
+    """
+    if run.held:
+        return None
+    last_ms = (run.attempt.ended_ms or 0) if run.attempt is not None else 0
+    return max(run.queued_ms, last_ms, run.eligible_ms, run.begin_ms)
 
 
 def _total_passed(run: Run, now_ms: int) -> bool:
+    """True when the limit of the whole run has passed; it counts from the submit, held or not."""
     total_s = run.workload.timeouts.total_s
     return total_s is not None and now_ms - run.submitted_ms >= total_s * 1000
 
@@ -93,25 +106,29 @@ def _live(draft: Draft, attempt: Attempt) -> None:
         return
     if present.stop is not None:
         _kill_the_deaf(draft, present)
-    elif _total_passed(draft.run, now_ms):
-        _stop(
-            draft,
-            present,
-            StopReason.TIME_LIMIT,
-            f"the total limit of {draft.run.workload.timeouts.total_s} s",
-        )
-    elif present.state in (AttemptState.PLACED, AttemptState.PREPARING):
-        limit_s = draft.run.workload.timeouts.environment_s or READY_DEADLINE_S
-        if now_ms - present.placed_ms >= limit_s * 1000:
-            _stop(draft, present, StopReason.NOT_READY, f"not all members were ready within {limit_s} s")
+        return
+    stop = _due_stop(draft, present)
+    if stop is not None:
+        draft.emit(StopOrdered(run_id=attempt.run_id, attempt=attempt.number, stop=stop))
+        advance(draft)
 
 
-def _stop(draft: Draft, attempt: Attempt, reason: StopReason, message: str) -> None:
-    stop = StopRequest(
+def _due_stop(draft: Draft, attempt: Attempt) -> StopRequest | None:
+    """Return why an attempt has to end now, if it has to."""
+    run, now_ms = draft.run, draft.now_ms
+    if _total_passed(run, now_ms):
+        return _stop(draft, StopReason.TIME_LIMIT, f"the total limit of {run.workload.timeouts.total_s} s")
+    limit_s = run.workload.timeouts.environment_s or READY_DEADLINE_S
+    unready = attempt.state in (AttemptState.PLACED, AttemptState.PREPARING)
+    if unready and now_ms - attempt.placed_ms >= limit_s * 1000:
+        return _stop(draft, StopReason.NOT_READY, f"not all members were ready within {limit_s} s")
+    return leaving(draft.state, run, attempt, now_ms)
+
+
+def _stop(draft: Draft, reason: StopReason, message: str) -> StopRequest:
+    return StopRequest(
         reason=reason, by="airyard", at_ms=draft.now_ms, grace_s=grace_of(draft.run), message=message
     )
-    draft.emit(StopOrdered(run_id=attempt.run_id, attempt=attempt.number, stop=stop))
-    advance(draft)
 
 
 def _kill_the_deaf(draft: Draft, attempt: Attempt) -> None:
