@@ -16,8 +16,9 @@ from airyard.core.ids import MemberKey
 from airyard.core.invariants import check
 from airyard.core.run import Attempt, Cause, Checkpoint, Exit, LogClose, Run
 from airyard.core.scheduling.plan import Plan, Refusal
-from airyard.core.scheduling.planner import plan
-from airyard.core.scheduling.snapshot import take_snapshot
+from airyard.core.scheduling.planner import plan_snapshot
+from airyard.core.scheduling.snapshot import take_snapshot, waiting_of
+from airyard.core.scheduling.waits import refusal_of
 from airyard.core.state import ClusterState
 from airyard.core.workload import Compute, Priority, Tracking, Workload
 
@@ -113,7 +114,7 @@ class Yard:
 
     def plan(self) -> Plan:
         """Make the plan of the moment."""
-        return plan(take_snapshot(self.state), self.now_ms)
+        return plan_snapshot(take_snapshot(self.state, self.now_ms), self.now_ms)
 
     def place(self) -> Decision:
         """Plan and commit."""
@@ -121,7 +122,7 @@ class Yard:
 
     def refusal(self, run_id: int) -> Refusal | None:
         """Say why a run waits."""
-        return next((one for one in self.plan().refusals if one.run_id == run_id), None)
+        return refusal_of(self.plan(), waiting_of(self.state.runs[run_id]), self.now_ms)
 
     def run(self, run_id: int) -> Run:
         """The record of a run that is still in memory."""

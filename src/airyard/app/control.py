@@ -17,10 +17,12 @@ from airyard.core.commands import BeginEpoch, Command, CommitPlan, Tick
 from airyard.core.decide import Decision, Reply, decide, outstanding
 from airyard.core.errors import AiryardError, InvariantBroken
 from airyard.core.events import Recorded
-from airyard.core.run import RunState
-from airyard.core.scheduling.plan import Plan, Refusal, Snapshot
-from airyard.core.scheduling.planner import plan as make_plan
-from airyard.core.scheduling.snapshot import take_snapshot
+from airyard.core.policy import OverBudget
+from airyard.core.quota import spent
+from airyard.core.run import Run, RunState
+from airyard.core.scheduling.plan import Plan, Refusal
+from airyard.core.scheduling.snapshot import Delta, node_views, waiting_of
+from airyard.core.scheduling.waits import refusal_of
 from airyard.core.state import ClusterState
 from airyard.ports.clock import Clock
 from airyard.ports.journal import Journal
@@ -37,7 +39,14 @@ _REPLAN = (
     events.MachineLeft,
     events.NodeCordoned,
     events.NodeUncordoned,
+    events.PolicyDeclared,
+    events.ReservationMade,
+    events.ReservationEnded,
+    events.RunUpdated,
 )
+
+UNTOLD_LIMIT = 1000
+"""So many changes are told to the planner even when nothing waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +67,12 @@ class Control:
         self._clock = clock
         self.state = ClusterState()
         self._plan_due = True
-        self._next_backoff_ms: int | None = None
-        self._refusals: dict[int, Refusal] = {}
+        self._fresh = True
+        self._untold: dict[int, None] = {}
+        self._ended: list[Run] = []
+        self._told: tuple[object, object, object, object] | None = None
+        self._spent: frozenset[str] = frozenset()
+        self._plan: Plan | None = None
         self.events_since_snapshot = 0
 
     def open(self) -> list[Action]:
@@ -152,6 +165,7 @@ class Control:
                 failed = tuple(a if isinstance(a, AiryardError) else error for a in answers)
                 return Batch(answers=failed, actions=(), changed_runs=frozenset(), events=0)
             changed = frozenset(row.run_id for row in changes.runs) | frozenset(removed)
+            self._note_changes(changed, draft)
             draft.departed.clear()
             self.state = draft
             self.events_since_snapshot += len(recorded)
@@ -161,42 +175,90 @@ class Control:
             answers=tuple(answers), actions=tuple(actions), changed_runs=changed, events=len(recorded)
         )
 
+    def _note_changes(self, changed: frozenset[int], after: ClusterState) -> None:
+        """Note what the planner has to be told of."""
+        for run_id in changed:
+            self._untold[run_id] = None
+            run = after.runs.get(run_id) or after.departed.get(run_id)
+            before = self.state.runs.get(run_id)
+            if (
+                run is not None
+                and run.state is RunState.ENDED
+                and (before is None or before.state is not run.state)
+            ):
+                self._ended.append(run)
+
     def _note_plans(self, commands: Sequence[Command]) -> None:
         for command in commands:
             if isinstance(command, CommitPlan):
-                self._refusals = {refusal.run_id: refusal for refusal in command.plan.refusals}
+                self._plan = command.plan
             elif isinstance(command, Tick):
-                due = self._next_backoff_ms
-                if due is not None and due <= self._clock.now_ms():
+                now_ms = self._clock.now_ms()
+                due_ms = self._plan.wake_ms if self._plan is not None else None
+                if due_ms is not None and due_ms <= now_ms:
                     self._plan_due = True
+                self._plan_due |= self._spent != self._now_spent(now_ms)
 
-    def snapshot_to_plan(self) -> Snapshot | None:
-        """Return what to plan on if a new plan is due, and note that it is being made."""
+    def _now_spent(self, now_ms: int) -> frozenset[str]:
+        """Return the projects that wait because their budget of this month is used up."""
+        return frozenset(
+            project.name
+            for project in self.state.policy.projects
+            if project.budget is not None
+            and project.budget.over is OverBudget.PAUSE
+            and spent(self.state, project.name, now_ms) >= project.budget.gpu_hours
+        )
+
+    def delta_to_plan(self) -> Delta | None:
+        """Return what the planner has to be told if a new plan is due, and note that it is being made."""
         if not self._plan_due:
             return None
         self._plan_due = False
-        waiting = [run for run in self.state.runs.values() if run.state is RunState.QUEUED]
-        now_ms = self._clock.now_ms()
-        self._next_backoff_ms = min(
-            (r.not_before_ms for r in waiting if r.not_before_ms > now_ms), default=None
+        if not any(run.state is RunState.QUEUED for run in self.state.runs.values()):
+            self._plan = None
+            if len(self._untold) + len(self._ended) < UNTOLD_LIMIT and not self._fresh:
+                return None
+        return self._delta()
+
+    def _delta(self) -> Delta:
+        state, fresh, told = self.state, self._fresh, self._told
+        self._told = (state.nodes, state.machines, state.policy, state.reservations)
+        self._spent = self._now_spent(self._clock.now_ms())
+        ids = state.runs.keys() if fresh else self._untold
+        touched = [(run_id, state.runs.get(run_id)) for run_id in ids]
+        new_policy = fresh or told is None or told[2] != state.policy
+        new_nodes = new_policy or told is None or told[0] != state.nodes or told[1] != state.machines
+        delta = Delta(
+            seq=state.seq,
+            fresh=fresh,
+            runs=tuple(run for _, run in touched if run is not None and run.state is not RunState.ENDED),
+            gone=tuple(run_id for run_id, run in touched if run is None or run.state is RunState.ENDED),
+            ended=tuple(self._ended),
+            nodes=node_views(state) if new_nodes else None,
+            policy=state.policy if new_policy else None,
+            reservations=tuple(state.reservations.values())
+            if fresh or told is None or told[3] != state.reservations
+            else None,
+            usage=tuple(state.usage.items()),
+            half_life_ms=state.policy.half_life_ms,
+            spent=self._spent,
         )
-        if not waiting:
-            self._refusals = {}
-            return None
-        return take_snapshot(self.state)
+        self._fresh = False
+        self._untold.clear()
+        self._ended.clear()
+        return delta
 
-    def plan_again(self) -> None:
-        """Note that the plan that was being made came to nothing."""
+    def plan_again(self, *, fresh: bool = False) -> None:
+        """Note that the plan that was being made came to nothing; ``fresh``: the planner has lost its book."""
         self._plan_due = True
-
-    def plan(self, snapshot: Snapshot) -> Plan:
-        """Make a plan. Pure but for the clock: may run on another thread."""
-        return make_plan(snapshot, self._clock.now_ms())
+        self._fresh |= fresh
 
     def refusal(self, run_id: int) -> Refusal | None:
         """Return why a waiting run was not placed by the newest plan."""
         run = self.state.runs.get(run_id)
-        return self._refusals.get(run_id) if run is not None and run.state is RunState.QUEUED else None
+        if run is None or run.state is not RunState.QUEUED:
+            return None
+        return refusal_of(self._plan, waiting_of(run), self._clock.now_ms())
 
     def take_state_snapshot(self) -> ClusterState:
         """Return a copy to be written as a snapshot off this thread."""

@@ -11,8 +11,12 @@ from typing import Any
 from airyard.core.commands import SubmitRun
 from airyard.core.decide import Submitted, decide
 from airyard.core.events import Recorded
+from airyard.core.run import RunState
+from airyard.core.scheduling.book import Book
+from airyard.core.scheduling.listing import in_order
 from airyard.core.scheduling.planner import plan
-from airyard.core.scheduling.snapshot import take_snapshot
+from airyard.core.scheduling.snapshot import take_snapshot, waiting_of
+from airyard.core.scheduling.waits import refusal_of
 from airyard.core.state import ClusterState
 
 
@@ -34,9 +38,12 @@ def dry_run_document(
     compute, environment = command.workload.compute, command.workload.environment
     for event in decision.events:
         state.apply(Recorded(seq=state.seq + 1, at_ms=now_ms, epoch=state.epoch, event=event))
-    found = plan(take_snapshot(state), now_ms)
+    book = Book.of(take_snapshot(state, now_ms), now_ms)
+    found = plan(book, now_ms)
     start = next((each for each in found.starts if each.run_id == run_id), None)
-    refusal = next((each for each in found.refusals if each.run_id == run_id), None)
+    run = state.runs[run_id]
+    waits = start is None and run.state is RunState.QUEUED
+    refusal = refusal_of(found, waiting_of(run), now_ms) if waits else None
     pool = compute.pool or (state.nodes[start.seats[0].node].pool if start else compute.accelerator)
     if decision.reply.existing:
         message = f"this idempotency key has made run {run_id} already; submitting returns that run"
@@ -58,7 +65,7 @@ def dry_run_document(
         "gpu_hours_at_limit": gpu_hours_at_limit(command),
         "reason": refusal.reason.value if refusal else None,
         "message": message,
-        "position": refusal.position if refusal else None,
+        "position": in_order(book, now_ms).index(run_id) + 1 if refusal else None,
         "evidence": dict(refusal.evidence) if refusal else {},
         "warnings": list(warnings),
     }

@@ -15,11 +15,12 @@ import structlog
 
 from airyard.app.changes import ChangeFeed
 from airyard.app.control import Batch, Control
+from airyard.app.planning import Planning
 from airyard.core.actions import Action
 from airyard.core.commands import Command, CommitPlan, Tick
 from airyard.core.decide import Reply
 from airyard.core.errors import AiryardError, InvariantBroken, Unavailable
-from airyard.core.scheduling.plan import Snapshot
+from airyard.core.scheduling.snapshot import Delta
 from airyard.ports.clock import Clock
 from airyard.ports.journal import Journal
 
@@ -42,6 +43,7 @@ class ControlLoop:
         clock: Clock,
         do: Callable[[Sequence[Action]], None],
         changes: ChangeFeed,
+        planning: Planning | None = None,
     ) -> None:
         self._journal = journal
         self._clock = clock
@@ -50,8 +52,10 @@ class ControlLoop:
         self._changes = changes
         self._inbox: queue.Queue[tuple[Command | Callable[[Control], Any], Future[Any]] | None]
         self._inbox = queue.Queue(INBOX_LIMIT)
-        self._plans: queue.Queue[Snapshot | None] = queue.Queue(1)
-        self._planning = False
+        self._planner_inbox: queue.Queue[Delta | tuple[Callable[[Planning], Any], Future[Any]] | None]
+        self._planner_inbox = queue.Queue()
+        self._planning = planning or Planning()
+        self._plan_in_making = False
         self._next_tick_ms = 0
         self._snapshotting = threading.Lock()
         self._stopping = False
@@ -79,6 +83,18 @@ class ControlLoop:
         """Run ``read`` on the loop thread between batches; it must be quick and change nothing."""
         return self._put(read)
 
+    def inquire(self, read: Callable[[Planning], T]) -> Future[T]:
+        """Run ``read`` on the planner's thread between plans; it must leave the book as it is.
+
+        Raises: Unavailable (``BUSY``) when the loop is stopping.
+        """
+        future: Future[T] = Future()
+        future.set_running_or_notify_cancel()
+        if self._stopping:
+            raise Unavailable("the server is stopping", code="BUSY", retry_after_ms=1000)
+        self._planner_inbox.put((read, future))
+        return future
+
     def _put(self, item: Command | Callable[[Control], Any]) -> Future[Any]:
         future: Future[Any] = Future()
         # From here on it cannot be cancelled: a client that leaves must not make settling it fail.
@@ -97,7 +113,7 @@ class ControlLoop:
         self._stopping = True
         self._inbox.put(None)
         self._thread.join()
-        self._plans.put(None)
+        self._planner_inbox.put(None)
         self._planner.join()
         with self._snapshotting:
             self._save_snapshot(self._control.take_state_snapshot().to_json(), self._control.state.seq)
@@ -137,7 +153,7 @@ class ControlLoop:
         if commands:
             batch = self._commit([command for command, _ in commands])
             if any(isinstance(command, CommitPlan) for command, _ in commands):
-                self._planning = False
+                self._plan_in_making = False
             if batch is None:
                 for _, future in commands:
                     future.set_exception(
@@ -174,9 +190,9 @@ class ControlLoop:
             self._do(batch.actions)
         if batch.changed_runs:
             self._changes.publish(batch.changed_runs)
-        if not self._planning and (snapshot := self._control.snapshot_to_plan()) is not None:
-            self._planning = True
-            self._plans.put(snapshot)
+        if not self._plan_in_making and (delta := self._control.delta_to_plan()) is not None:
+            self._plan_in_making = True
+            self._planner_inbox.put(delta)
         if self._control.events_since_snapshot >= SNAPSHOT_EVENTS and not self._snapshotting.locked():
             state = self._control.take_state_snapshot()
             threading.Thread(
@@ -194,19 +210,33 @@ class ControlLoop:
             _log.warning("snapshot_failed", seq=seq, error=error.message)
 
     def _run_planner(self) -> None:
-        while (snapshot := self._plans.get()) is not None:
-            try:
-                plan = self._control.plan(snapshot)
-            except Exception:
-                _log.exception("planner_failed", seq=snapshot.seq)
-                self._planning = False
+        while (item := self._planner_inbox.get()) is not None:
+            if isinstance(item, Delta):
+                self._make_plan(item)
                 continue
+            read, future = item
             try:
-                self._put(CommitPlan(plan=plan))
-            except Unavailable:
-                self._control.plan_again()
-                self._planning = False
-                _log.warning("plan_dropped", seq=snapshot.seq)
+                future.set_result(read(self._planning))
+            except Exception as error:
+                future.set_exception(error)
+
+    def _make_plan(self, delta: Delta) -> None:
+        now_ms = self._clock.now_ms()
+        try:
+            self._planning.absorb(delta, now_ms)
+            made = self._planning.make(now_ms)
+        except Exception:
+            # What the book holds now is not known: the next plan begins with a fresh one.
+            _log.exception("planner_failed", seq=delta.seq)
+            self._control.plan_again(fresh=True)
+            self._plan_in_making = False
+            return
+        try:
+            self._put(CommitPlan(plan=made))
+        except Unavailable:
+            self._control.plan_again()
+            self._plan_in_making = False
+            _log.warning("plan_dropped", seq=delta.seq)
 
 
 def _settle(future: Future[Any], answer: Reply | AiryardError) -> None:

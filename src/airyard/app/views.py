@@ -116,7 +116,7 @@ def logs_complete(run: Run) -> bool:
     return all(member.logs is not None for attempt in run.attempts for member in attempt.members)
 
 
-def explanation(run: Run, refusal: Refusal | None) -> Document:
+def explanation(run: Run, refusal: Refusal | None, position: int | None = None) -> Document:
     """Return why a run is where it is."""
     pending = _pending(run, refusal)
     out: Document = {
@@ -133,7 +133,7 @@ def explanation(run: Run, refusal: Refusal | None) -> Document:
             "reason": pending["reason"],
             "message": pending["message"],
             "evidence": pending["evidence"],
-            "position": refusal.position if refusal else None,
+            "position": position,
             "fix": {"text": "`airyard queue` shows what is ahead of it", "command": "airyard queue"},
         }
     if run.state is RunState.ENDED:

@@ -22,6 +22,7 @@ from airyard.ports.read_store import RunFilter
 from airyard.server import run_removal, sources
 from airyard.server.context import ServerContext
 from airyard.server.requests import PREFIX, Caller, Context, Ref, ask, document, documents, query, run_of
+from airyard.server.routes_yard import order_of_queue
 from airyard.server.wakeups import SAFETY_S, Wakeups
 from airyard.wire import native
 
@@ -231,4 +232,6 @@ async def explain_run(context: Context, caller: Caller, ref: Ref) -> Document:
     """Say why a run is where it is, with the evidence and what would help."""
     run = await run_of(context, caller, ref)
     refusal = await query(context, lambda control: control.refusal(run.run_id))
-    return explanation(run, refusal)
+    places = await order_of_queue(context) if refusal is not None else {}
+    place = places.get(run.run_id)
+    return explanation(run, refusal, None if place is None else place + 1)

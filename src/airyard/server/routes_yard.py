@@ -6,6 +6,7 @@ knows who holds a device at this moment.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter
@@ -14,10 +15,9 @@ from airyard.app.control import Control
 from airyard.app.views import Document, Lights, node_document, pool_documents, run_document
 from airyard.core.cluster import Machine, Node
 from airyard.core.run import Run, RunState
-from airyard.core.scheduling.feasible import natural
+from airyard.core.scheduling.listing import in_order
+from airyard.core.scheduling.nodes import natural
 from airyard.core.scheduling.plan import Refusal
-from airyard.core.scheduling.planner import order_key
-from airyard.core.scheduling.snapshot import waiting_of
 from airyard.server.context import ServerContext
 from airyard.server.requests import PREFIX, Context, query
 from airyard.wire import native
@@ -35,7 +35,8 @@ async def queue(context: Context) -> dict[str, Any]:
         return waiting, {run_id: refusal for run_id, refusal in refusals.items() if refusal is not None}
 
     waiting, refusals = await query(context, read)
-    waiting.sort(key=lambda run: order_key(waiting_of(run)))
+    places = await order_of_queue(context)
+    waiting.sort(key=lambda run: (places.get(run.run_id, len(places)), run.run_id))
     lights = Lights(refusals=refusals)
     runs = [
         {**run_document(run, lights), "position": position} for position, run in enumerate(waiting, start=1)
@@ -53,6 +54,14 @@ async def nodes(context: Context) -> dict[str, Any]:
 async def pools(context: Context) -> dict[str, Any]:
     """Return the pools: accelerator types, and what of them is free."""
     return {"pools": pool_documents(await _nodes(context))}
+
+
+async def order_of_queue(context: ServerContext) -> dict[int, int]:
+    """Return run id → place in the queue from 0, as of the newest plan."""
+    now_ms = context.clock.now_ms()
+    asked = context.loop.inquire(lambda planning: in_order(planning.book, now_ms))
+    queue: list[int] = await asyncio.wrap_future(asked)
+    return {run_id: place for place, run_id in enumerate(queue)}
 
 
 async def _nodes(context: ServerContext) -> list[Document]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from airyard.app.control import Control
 from airyard.app.orders import BaseEnvironment, OrderDesk
+from airyard.app.planning import Planning
 from airyard.app.reports import report_of
 from airyard.core.actions import Action, CloseTracking, OpenTracking
 from airyard.core.codec import decode
@@ -78,6 +79,7 @@ class SimServer:
         self._truth = truth
         self.journal = journal
         self.control = Control(journal, setting.time)
+        self._planner = Planning()
         self.links = {m.name: Link(setting, m, self._fact, cut) for m in machines}
         self._tracking = SimTracking(setting, switch, self.submit)
         self._inbox: list[tuple[Command, Then | None]] = []
@@ -155,11 +157,13 @@ class SimServer:
     def _plan(self) -> None:
         if self._planning:
             return
-        snapshot = self.control.snapshot_to_plan()
-        if snapshot is None:
+        delta = self.control.delta_to_plan()
+        if delta is None:
             return
         self._planning = True
-        plan = self.control.plan(snapshot)
+        now_ms = self._setting.time.now_ms()
+        self._planner.absorb(delta, now_ms)
+        plan = self._planner.make(now_ms)
         self._later(self._setting.chance.between(0, 40), lambda: self.submit(CommitPlan(plan=plan)))
 
     def _keep_snapshot(self) -> None:

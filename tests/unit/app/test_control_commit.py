@@ -9,6 +9,7 @@ import pytest
 from airyard.adapters.memory import MemoryDisk, MemoryJournal
 from airyard.app import control as control_module
 from airyard.app.control import Control
+from airyard.app.planning import Planning
 from airyard.core import commands as c
 from airyard.core.cluster import Machine
 from airyard.core.decide import Decision, Submitted, decide
@@ -92,23 +93,26 @@ def test_a_plan_that_could_not_be_journalled_is_made_again() -> None:
     disk = MemoryDisk()
     control = opened(disk)
     control.commit([submit("1")])
-    snapshot = control.snapshot_to_plan()
-    assert snapshot is not None
-    assert control.snapshot_to_plan() is None
+    planning = Planning()
+    delta = control.delta_to_plan()
+    assert delta is not None
+    assert control.delta_to_plan() is None
     disk.refusals.append(Unavailable("the disk is full", code="JOURNAL_FULL"))
-    control.commit([c.CommitPlan(plan=control.plan(snapshot))])
-    again = control.snapshot_to_plan()
+    planning.absorb(delta, 0)
+    control.commit([c.CommitPlan(plan=planning.make(0))])
+    again = control.delta_to_plan()
     assert again is not None
-    control.commit([c.CommitPlan(plan=control.plan(again))])
+    planning.absorb(again, 0)
+    control.commit([c.CommitPlan(plan=planning.make(0))])
     assert control.state.runs[1].state is RunState.ACTIVE
 
 
 def test_a_plan_that_came_to_nothing_is_due_again() -> None:
     control = opened()
     control.commit([submit("1")])
-    assert control.snapshot_to_plan() is not None
+    assert control.delta_to_plan() is not None
     control.plan_again()
-    assert control.snapshot_to_plan() is not None
+    assert control.delta_to_plan() is not None
 
 
 def test_a_stale_server_is_refused_and_the_state_is_recovered() -> None:

@@ -84,6 +84,7 @@ def evicting() -> Yard:
     yard.submit(workload(priority=Priority.BEST_EFFORT))
     yard.place()
     yard.start("1.0.0")
+    yard.now_ms += 60_000
     yard.submit(workload(priority=Priority.CRITICAL))
     return yard
 

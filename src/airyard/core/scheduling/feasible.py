@@ -1,23 +1,14 @@
-"""Which nodes could ever, and can now, hold a member of a gang; and the choice among those that can.
+"""Whether a gang could ever stand on the yard as it is, and why not.
 
-Owns: fit of shape, type, pool and size, and packing. Must not know: order of the queue or priorities.
+Owns: fit of shape, type, pool and size. Must not know: the queue, priorities, what is free.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
-from airyard.core.placement import Seat
+from airyard.core.scheduling.nodes import natural
 from airyard.core.scheduling.plan import NodeView, Reason, Refusal, Waiting
-
-Free = Mapping[str, tuple[int, ...]]
-"""Node name → indexes of devices that may be given away now."""
-
-
-def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a sort key under which ``n10`` comes after ``n9``."""
-    return tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in re.split(r"(\d+)", name) if p)
 
 
 def fits_pool(node: NodeView, want: Waiting) -> bool:
@@ -36,39 +27,16 @@ def fits_size(node: NodeView, want: Waiting) -> bool:
     )
 
 
-def candidates(nodes: Sequence[NodeView], want: Waiting) -> list[NodeView]:
-    """Return the nodes that could hold a member if they were up, open and empty."""
-    return [node for node in nodes if fits_pool(node, want) and fits_size(node, want)]
-
-
-def place(nodes: Iterable[NodeView], free: Free, want: Waiting) -> tuple[Seat, ...] | None:
-    """Choose seats for the whole gang among ``nodes``, or None when it does not fit now.
-
-    Part-node gangs are packed: the smallest node type that serves, then the node with the fewest free devices, so that
-    whole nodes stay free. Avoided nodes come last. Ranks follow the nodes' natural order.
-    """
-    count = want.devices_per_node
-    usable = [n for n in nodes if n.alive and not n.cordoned and len(free[n.name]) >= count]
-    if len(usable) < want.nodes:
-        return None
-    key: Callable[[NodeView], object] = lambda n: (  # noqa: E731  # a sort key reads best beside its use
-        n.name in want.avoid_nodes,
-        n.total,
-        len(free[n.name]),
-        natural(n.name),
-    )
-    chosen = sorted(usable, key=key)[: want.nodes]  # type: ignore[arg-type]  # tuples of one shape compare
-    chosen.sort(key=lambda n: natural(n.name))
-    return tuple(Seat(node=n.name, machine=n.machine, devices=free[n.name][:count]) for n in chosen)
-
-
-def shape(want: Waiting) -> str:
+def shape_in_words(want: Waiting) -> str:
     """Return the gang in words: ``2 nodes of GPU_8xH100``."""
     return f"{want.nodes} node{'s' if want.nodes != 1 else ''} of {want.accelerator}"
 
 
 def impossible(nodes: Sequence[NodeView], want: Waiting) -> Refusal | None:
-    """Return why the run can never start on the yard as it is, or None when it could on an empty yard."""
+    """Return why the run can never start on the yard as it is, or None when it could on an empty yard.
+
+    A gang stands in one pool.
+    """
     offered = sorted({node.accelerator for node in nodes}, key=natural)
     of_pool = [node for node in nodes if fits_pool(node, want)]
     if not of_pool:
@@ -79,19 +47,24 @@ def impossible(nodes: Sequence[NodeView], want: Waiting) -> Refusal | None:
             message=f"no node offers {want.accelerator}{where}; this yard has {', '.join(offered) or 'no nodes yet'}",
             evidence={"offered": offered},
         )
-    fitting = [node for node in of_pool if fits_size(node, want)]
-    if len(fitting) >= want.nodes:
+    pools: dict[str, int] = {}
+    for node in of_pool:
+        if fits_size(node, want):
+            pools[node.pool] = pools.get(node.pool, 0) + 1
+    most = max(pools.values(), default=0)
+    if most >= want.nodes:
         return None
     largest = max(node.total for node in of_pool)
-    if not fitting:
+    if not most:
         message = _too_large(of_pool, want)
     else:
-        message = f"it asks {shape(want)}; the yard has {len(fitting)} that could serve"
+        where = "the yard" if len(pools) == 1 else f"pool {max(sorted(pools), key=lambda name: pools[name])}"
+        message = f"it asks {shape_in_words(want)}; {where} has {most} that could serve"
     return Refusal(
         run_id=want.run_id,
         reason=Reason.EXCEEDS_POOL,
         message=message,
-        evidence={"nodes_asked": want.nodes, "nodes_fitting": len(fitting), "largest_node_devices": largest},
+        evidence={"nodes_asked": want.nodes, "nodes_fitting": most, "largest_node_devices": largest},
     )
 
 

@@ -1,6 +1,7 @@
 """What the planner is given and what it answers.
 
 Owns: the snapshot and the plan as records. Must not know: how they are made or carried out.
+All times are milliseconds since 1970 on the server's clock, durations milliseconds.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from airyard.core.placement import Seat
+from airyard.core.policy import Policy, Reservation
 
 
 class Reason(Enum):
@@ -33,7 +35,7 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """A node as the planner sees it: which of its devices nobody holds."""
+    """A node as the planner sees it. ``devices`` are the indexes that no stranger holds; ``total`` counts all."""
 
     name: str
     machine: str
@@ -41,17 +43,39 @@ class NodeView:
     model: str | None
     pool: str
     total: int
-    free: tuple[int, ...]
+    devices: tuple[int, ...]
     cpus: float
     memory_bytes: int
     alive: bool
     cordoned: bool
     simulated: bool
+    fabric: str = ""
+    rack: str = ""
+
+
+class Shape(NamedTuple):
+    """What a gang asks of nodes: two runs of one shape fit the same places."""
+
+    kind: str
+    """The model of its devices, or ``CPU``."""
+    devices: int
+    """A node."""
+    nodes: int
+    pool: str | None
+    """In lower case; None leaves the choice."""
+    same_fabric: bool
+    cpus: float
+    memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A queued run: a gang of ``devices_per_node`` devices on each of ``nodes`` nodes. ``rank`` 0 goes first."""
+    """A queued run: a gang of ``devices_per_node`` devices on each of ``nodes`` nodes. ``rank`` 0 goes first.
+
+    ``expected_ms`` and ``likely_ms`` are how long it will run from here (p50, p90) as predicted outside the planner.
+    ``served_ms`` is the service it has had; ``acknowledges``: it has acknowledged checkpoints, so little is lost
+    when it is evicted.
+    """
 
     run_id: int
     rank: int
@@ -60,17 +84,56 @@ class Waiting:
     model: str | None
     devices_per_node: int
     nodes: int
-    pool: str | None
-    same_fabric: bool
-    cpus: float | None
-    memory_bytes: int | None
-    avoid_nodes: tuple[str, ...]
-    not_before_ms: int
+    project: str = "default"
+    owner: str = ""
+    pool: str | None = None
+    same_fabric: bool = False
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    avoid_nodes: tuple[str, ...] = ()
+    not_before_ms: int = 0
+    begin_ms: int = 0
+    held: bool = False
+    expected_ms: int = 3_600_000
+    likely_ms: int = 3_600_000
+    limit_ms: int | None = None
+    served_ms: int = 0
+    acknowledges: bool = False
+    evicted_ms: int | None = None
+
+    @property
+    def shape(self) -> Shape:
+        """What it asks of nodes."""
+        return Shape(
+            self.model or self.accelerator,
+            self.devices_per_node,
+            self.nodes,
+            self.pool.lower() if self.pool else None,
+            self.same_fabric,
+            self.cpus or 0.0,
+            self.memory_bytes or 0,
+        )
+
+    @property
+    def devices(self) -> int:
+        """Devices of the whole gang."""
+        return self.devices_per_node * self.nodes
+
+    @property
+    def bound_ms(self) -> int:
+        """How long it may hold its devices, as far as is known: the likely duration within the limit."""
+        return self.likely_ms if self.limit_ms is None else min(self.likely_ms, self.limit_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A live attempt and the seats it still holds. ``stopping``: it is on its way out already."""
+    """A live attempt and the seats it still holds. ``stopping``: it is on its way out already.
+
+    ``end_ms`` and ``late_end_ms`` are when it is expected to end (p50, p90); ``limit_end_ms`` when it must.
+    ``safe_ms`` is what is lost from when it goes: its newest acknowledged checkpoint, else its start.
+    ``evicted_ms`` is when the run was evicted last; ``served_ms`` its service before this attempt;
+    ``evicted``: it was asked to leave to make room.
+    """
 
     run_id: int
     attempt: int
@@ -78,6 +141,32 @@ class Running:
     placed_ms: int
     seats: tuple[Seat, ...]
     stopping: bool
+    project: str = "default"
+    owner: str = ""
+    pool: str = ""
+    end_ms: int = 0
+    late_end_ms: int = 0
+    limit_end_ms: int | None = None
+    safe_ms: int = 0
+    acknowledges: bool = False
+    served_ms: int = 0
+    evicted_ms: int | None = None
+    max_loss_ms: int | None = None
+    evicted: bool = False
+
+    @property
+    def devices(self) -> int:
+        """Devices still held."""
+        return sum(len(seat.devices) for seat in self.seats)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """What a project used of a pool: decayed device-milliseconds as of the snapshot."""
+
+    project: str
+    pool: str
+    decayed: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +177,11 @@ class Snapshot:
     nodes: tuple[NodeView, ...]
     waiting: tuple[Waiting, ...]
     running: tuple[Running, ...]
+    policy: Policy = field(default_factory=Policy)
+    reservations: tuple[Reservation, ...] = ()
+    usage: tuple[Used, ...] = ()
+    spent: frozenset[str] = frozenset()
+    """Projects whose budget of this month is used up and pauses them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,29 +194,61 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eviction:
-    """Ask this attempt to leave, so that ``for_run`` can be placed."""
+    """Ask this attempt to leave, so that ``for_run`` can be placed. ``rule`` says by what right."""
 
     run_id: int
     attempt: int
     for_run: int
+    rule: str = "priority"
+    """``priority``, ``reclaim`` (a guarantee is asked back) or ``slice`` (a younger run gets its first slice)."""
+    lost_ms: int = 0
+    """Device-milliseconds of work that it has not saved."""
+
+
+class GroupKey(NamedTuple):
+    """Runs of one group are served in the order of their keys, and one reason holds for all of them."""
+
+    shape: Shape
+    rank: int
+    project: str
+    owner: str
+    """Empty unless the project limits its users."""
+    sliced: bool
+    """It has had its first slice where slices are cut."""
+    avoid_nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a waiting run is not placed by this plan. ``position`` counts from 1 in the order of the queue."""
+    """Why a group of waiting runs is not placed by this plan; ``run_id`` is the first that was refused."""
 
     run_id: int
     reason: Reason
     message: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    position: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Devices promised to a blocked run: so many on each of these nodes from ``from_ms`` on."""
+
+    run_id: int
+    nodes: tuple[str, ...]
+    devices_per_node: int
+    from_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Every waiting run is either started or refused with a reason."""
+    """Every waiting run is started, or stands in a group that is refused with a reason, or is parked.
+
+    ``wake_ms`` is the next time at which the same snapshot may lead to another plan; None is never.
+    """
 
     seq: int
+    made_ms: int = 0
     starts: tuple[Start, ...] = ()
     evictions: tuple[Eviction, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
+    refusals: Mapping[GroupKey, Refusal] = field(default_factory=dict)
+    holds: tuple[Hold, ...] = ()
+    wake_ms: int | None = None

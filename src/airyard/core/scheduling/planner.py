@@ -1,180 +1,415 @@
-"""The planner: queue and nodes in, placements, evictions and reasons out. Pure, total, deterministic.
+"""The planner: one cycle over the queue, from a book to placements, evictions, promises and reasons.
 
-Owns: the order of the queue and the cycle over it. Must not know: clocks (``now_ms`` is given), the journal, who asked.
+Owns: the cycle. Must not know: clocks (``now_ms`` is given), the journal, who asked.
+The book is as it was before once the plan is made: what the plan does becomes true only when it is committed.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from airyard.core.placement import Seat
-from airyard.core.scheduling.feasible import candidates, impossible, place, shape
+from airyard.core.scheduling import reasons
+from airyard.core.scheduling.book import Book
+from airyard.core.scheduling.feasible import impossible
+from airyard.core.scheduling.holds import Holds
+from airyard.core.scheduling.listing import band_of
+from airyard.core.scheduling.nodes import Kind, Slot
+from airyard.core.scheduling.order import FIRST_BAND
 from airyard.core.scheduling.plan import (
     Eviction,
-    NodeView,
+    GroupKey,
     Plan,
-    Reason,
     Refusal,
     Running,
+    Shape,
     Snapshot,
     Start,
     Waiting,
 )
-from airyard.core.scheduling.preempt import choose_victims
+from airyard.core.scheduling.preempt import Evictions
+from airyard.core.scheduling.queue import Entry, Group
+from airyard.core.scheduling.topology import choose, gang
+
+BACKFILL_DEPTH = 2_000
+"""How many runs behind a blocked one of their shape a plan looks at for one that is short enough."""
 
 
-def order_key(want: Waiting) -> tuple[int, int, int]:
-    """Class first, then submit order, then id. A preempted run keeps its place by keeping its time."""
-    return want.rank, want.queued_ms, want.run_id
+def plan_snapshot(snapshot: Snapshot, now_ms: int) -> Plan:
+    """Plan once from a whole snapshot."""
+    return plan(Book.of(snapshot, now_ms), now_ms)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Board:
-    """What is left to give away while one plan is made."""
-
-    free: dict[str, tuple[int, ...]]
-    running: list[Running]
-
-    def take(self, seats: Sequence[Seat]) -> None:
-        for seat in seats:
-            self.free[seat.node] = tuple(d for d in self.free[seat.node] if d not in seat.devices)
-
-    def hold(self, seats: Sequence[Seat]) -> None:
-        """Promise devices that others are leaving: nobody later in the queue may count on them."""
-        self.take(seats)
-        promised = {(seat.node, device) for seat in seats for device in seat.devices}
-        self.running = [_without(other, promised) for other in self.running]
-
-    def with_released(self, running: Sequence[Running]) -> dict[str, tuple[int, ...]]:
-        out = dict(self.free)
-        for other in running:
-            for seat in other.seats:
-                if seat.node in out:
-                    out[seat.node] = tuple(sorted({*out[seat.node], *seat.devices}))
-        return out
+def plan(book: Book, now_ms: int) -> Plan:
+    """Give every waiting run its seats, or its group the reason. Cost: groups, starts, and nodes for each promise."""
+    wake_ms = book.queue.wake(now_ms)
+    book.nodes.mark()
+    book.shares.mark()
+    try:
+        return _Cycle(book, now_ms, wake_ms).run()
+    finally:
+        book.nodes.rollback()
+        book.shares.rollback()
 
 
-def _without(running: Running, promised: set[tuple[str, int]]) -> Running:
-    """Return the attempt as if it did not hold the promised devices."""
-    if not _touches(running, promised):
-        return running
-    seats = tuple(
-        replace(seat, devices=tuple(d for d in seat.devices if (seat.node, d) not in promised))
-        for seat in running.seats
-    )
-    return replace(running, seats=seats)
+class _Stream:
+    """The runs of one group in one order: by standing, or those that have waited too long by age."""
+
+    __slots__ = ("aged", "at", "band", "group")
+
+    def __init__(self, group: Group, *, aged: bool) -> None:
+        self.group = group
+        self.aged = aged
+        self.at = 0
+        self.band = 0.0
 
 
-def _touches(running: Running, devices: set[tuple[str, int]]) -> bool:
-    return any((seat.node, device) in devices for seat in running.seats for device in seat.devices)
+class _Cycle:
+    """One plan while it is made."""
 
+    def __init__(self, book: Book, now_ms: int, wake_ms: int | None) -> None:
+        self.book = book
+        self.now_ms = now_ms
+        self.wake_ms = wake_ms
+        self.holds = Holds(book.nodes, now_ms)
+        self.evictions = Evictions(book, now_ms)
+        self.starts: list[Start] = []
+        self.asked_to_leave: list[Eviction] = []
+        self.refusals: dict[GroupKey, Refusal] = {}
+        self.done: set[int] = set()
+        self.window: dict[Shape, int] = {}
+        """Shape that was refused → how long a run of it may last to start all the same; 0 when none can."""
+        self.powerless: set[tuple[Shape, int, str, bool]] = set()
+        """(shape, rank, project, sliced) that nobody can be evicted for."""
+        self.promised: dict[str, int] = {}
+        """Pool → blocked runs that hold a promise."""
+        self.never: dict[Shape, Refusal] = {}
+        self.why: dict[Shape, Refusal] = {}
+        self.depth = BACKFILL_DEPTH
 
-def plan(snapshot: Snapshot, now_ms: int) -> Plan:
-    """Give every waiting run its seats or its reason. Cost: about nodes x waiting shapes."""
-    board = _Board(free={node.name: node.free for node in snapshot.nodes}, running=list(snapshot.running))
-    starts: list[Start] = []
-    evictions: list[Eviction] = []
-    refusals: list[Refusal] = []
-    for position, want in enumerate(sorted(snapshot.waiting, key=order_key), start=1):
-        start, evicted, refusal = _serve(want, snapshot.nodes, board, now_ms)
-        if start is not None:
-            starts.append(start)
-        evictions.extend(evicted)
-        if refusal is not None:
-            refusals.append(replace(refusal, position=position))
-    return Plan(seq=snapshot.seq, starts=tuple(starts), evictions=tuple(evictions), refusals=tuple(refusals))
-
-
-def _serve(
-    want: Waiting, nodes: Sequence[NodeView], board: _Board, now_ms: int
-) -> tuple[Start | None, list[Eviction], Refusal | None]:
-    if want.not_before_ms > now_ms:
-        return None, [], _backoff(want, now_ms)
-    never = impossible(nodes, want)
-    if never is not None:
-        return None, [], never
-    fitting = candidates(nodes, want)
-    seats = place(fitting, board.free, want)
-    if seats is not None:
-        board.take(seats)
-        return Start(run_id=want.run_id, seats=seats), [], None
-    return _make_room(want, fitting, board)
-
-
-def _make_room(
-    want: Waiting, fitting: Sequence[NodeView], board: _Board
-) -> tuple[Start | None, list[Eviction], Refusal | None]:
-    leaving = [r for r in board.running if r.stopping and r.rank > want.rank]
-    soon = place(fitting, board.with_released(leaving), want) if leaving else None
-    if soon is not None:
-        # Held, so that nobody of a lower class slips into what was freed for this run.
-        promised = {(seat.node, device) for seat in soon for device in seat.devices}
-        refusal = _preempting(want, [r for r in leaving if _touches(r, promised)])
-        board.hold(soon)
-        return None, [], refusal
-    victims = choose_victims(want, fitting, board.free, board.running, leaving)
-    if not victims:
-        return None, [], _no_room(want, fitting, board)
-    board.hold(place(fitting, board.with_released([*leaving, *victims]), want) or ())
-    gone = {victim.run_id for victim in victims}
-    board.running = [replace(r, stopping=True) if r.run_id in gone else r for r in board.running]
-    evictions = [Eviction(run_id=v.run_id, attempt=v.attempt, for_run=want.run_id) for v in victims]
-    return None, evictions, _preempting(want, victims)
-
-
-def _backoff(want: Waiting, now_ms: int) -> Refusal:
-    seconds = (want.not_before_ms - now_ms + 999) // 1000
-    return Refusal(
-        run_id=want.run_id,
-        reason=Reason.BACKOFF,
-        message=f"the next attempt waits {seconds} s after the last one failed",
-        evidence={"not_before_ms": want.not_before_ms},
-    )
-
-
-def _preempting(want: Waiting, leaving: Sequence[Running]) -> Refusal:
-    runs = sorted(r.run_id for r in leaving)
-    names = ", ".join(str(run) for run in runs)
-    return Refusal(
-        run_id=want.run_id,
-        reason=Reason.PREEMPTING,
-        message=f"run{'s' if len(runs) != 1 else ''} {names} of a lower class {'are' if len(runs) != 1 else 'is'} "
-        "leaving to make room",
-        evidence={"runs": runs},
-    )
-
-
-def _holding(runs: Sequence[int]) -> str:
-    """Name at most five holders: ``run 9 holds``, ``runs 8, 9 hold``."""
-    if len(runs) == 1:
-        return f"run {runs[0]} holds"
-    more = f" and {len(runs) - 5} more" if len(runs) > 5 else ""
-    return f"runs {', '.join(map(str, runs[:5]))}{more} hold"
-
-
-def _no_room(want: Waiting, fitting: Sequence[NodeView], board: _Board) -> Refusal:
-    up = [node for node in fitting if node.alive and not node.cordoned]
-    if len(up) < want.nodes:
-        out = sorted(node.name for node in fitting if node not in up)
-        return Refusal(
-            run_id=want.run_id,
-            reason=Reason.NODES_UNHEALTHY,
-            message=f"it asks {shape(want)}; {len(up)} of {len(fitting)} are up and open (out: {', '.join(out)})",
-            evidence={"nodes_up": len(up), "nodes_out": out},
+    def run(self) -> Plan:
+        heap: list[tuple[int, float, Entry, int, _Stream]] = []
+        number = 0
+        for group in self.book.queue.groups.values():
+            for stream in self._streams(group):
+                number += 1
+                self._push(heap, stream, number)
+        while heap:
+            rank, stored_band, entry, tie, stream = heapq.heappop(heap)
+            run_id = entry[2]
+            if run_id in self.done:
+                stream.at += 1
+                self._push(heap, stream, tie)
+                continue
+            now_band = self._band(stream, run_id)
+            if now_band > stored_band:
+                stream.band = now_band
+                heapq.heappush(heap, (rank, now_band, entry, tie, stream))
+                continue
+            if self._serve(self.book.queue.runs[run_id], stream):
+                stream.at += 1
+                self._push(heap, stream, tie)
+        return Plan(
+            seq=self.book.seq,
+            made_ms=self.now_ms,
+            starts=tuple(self.starts),
+            evictions=tuple(self.asked_to_leave),
+            refusals=self.refusals,
+            holds=tuple(self.holds.made),
+            wake_ms=self._wakes(),
         )
-    ready = sum(len(board.free[node.name]) >= want.devices_per_node for node in up)
-    names = {node.name for node in up}
-    holders = sorted({r.run_id for r in board.running for seat in r.seats if seat.node in names})
-    held = f"; {_holding(holders)} devices there" if holders else ""
-    return Refusal(
-        run_id=want.run_id,
-        reason=Reason.NO_FREE_NODES,
-        message=f"it asks {shape(want)}; {ready} of {len(up)} have {want.devices_per_node} free now{held}",
-        evidence={
-            "nodes_asked": want.nodes,
-            "nodes_free": ready,
-            "nodes_up": len(up),
-            "holders": holders[:50],
-        },
-    )
+
+    # The order.
+
+    def _streams(self, group: Group) -> list[_Stream]:
+        due_ms = group.by_age[0][0] + group.ageing_ms
+        if due_ms <= self.now_ms:
+            return [_Stream(group, aged=True), _Stream(group, aged=False)]
+        self._wake_at(due_ms)
+        return [_Stream(group, aged=False)]
+
+    def _push(self, heap: list[tuple[int, float, Entry, int, _Stream]], stream: _Stream, tie: int) -> None:
+        """Put a stream's next run in its place; a stream that has none is over."""
+        group = stream.group
+        if stream.aged:
+            if stream.at >= len(group.by_age):
+                return
+            since_ms, run_id = group.by_age[stream.at]
+            if since_ms + group.ageing_ms > self.now_ms:
+                self._wake_at(since_ms + group.ageing_ms)
+                return
+            entry: Entry = (float(since_ms), since_ms, run_id)
+        else:
+            if stream.at >= len(group.entries):
+                return
+            entry = group.entries[stream.at]
+        stream.band = self._band(stream, entry[2])
+        heapq.heappush(heap, (group.key.rank, stream.band, entry, tie, stream))
+
+    def _band(self, stream: _Stream, run_id: int) -> float:
+        if stream.aged:
+            return FIRST_BAND
+        return band_of(self.book, stream.group, self.book.queue.runs[run_id])
+
+    # One run.
+
+    def _serve(self, want: Waiting, stream: _Stream) -> bool:
+        """Place a run or note why not. True when the next one of the stream may still be served."""
+        key = stream.group.key
+        if want.project in self.book.spent:
+            return self._refuse(key, reasons.budget(want))
+        over = self.book.shares.over_user_limit(want)
+        if over is not None:
+            return self._refuse(key, reasons.user_limit(want, *over))
+        pools, refusal = self._pools(want)
+        if refusal is not None:
+            return self._refuse(key, refusal)
+        window = self.window.get(key.shape)
+        if window is not None and window < want.bound_ms:
+            return self._blocked(want, stream, pools)
+        for pool, kinds in pools.items():
+            if self._start(want, pool, kinds):
+                return True
+        self.window[key.shape] = self._window(want, pools) if window is None else want.bound_ms - 1
+        return self._blocked(want, stream, pools)
+
+    def _refuse(self, key: GroupKey, refusal: Refusal) -> bool:
+        self.refusals.setdefault(key, refusal)
+        return False
+
+    def _pools(self, want: Waiting) -> tuple[dict[str, list[Kind]], Refusal | None]:
+        """Return the pools that the run may stand in, or why there is none."""
+        book = self.book
+        fitting = book.nodes.fitting(want.shape)
+        if len(fitting) == 1 or want.pool is not None:
+            able = fitting
+        else:
+            able = {p: kinds for p, kinds in fitting.items() if self._nodes_of(kinds) >= want.nodes}
+        if not able or (len(able) == 1 and self._nodes_of(next(iter(able.values()))) < want.nodes):
+            never = self.never.get(want.shape)
+            if never is None:
+                never = impossible([slot.view for slot in book.nodes.slots.values()], want)
+                assert never is not None
+                self.never[want.shape] = never
+            return {}, never
+        refusal: Refusal | None = None
+        allowed = {}
+        for pool, kinds in able.items():
+            over = book.shares.over_ceiling(want, pool)
+            if over is None:
+                allowed[pool] = kinds
+            elif refusal is None:
+                refusal = reasons.ceiling(want, pool, *over)
+        return allowed, None if allowed else refusal
+
+    def _nodes_of(self, kinds: Sequence[Kind]) -> int:
+        return sum(len(self.book.nodes.names[kind]) for kind in kinds)
+
+    def _start(self, want: Waiting, pool: str, kinds: Sequence[Kind]) -> bool:
+        slots = choose(self.book.nodes, kinds, want, lambda slot: self._free_for(slot, want))
+        if slots is None:
+            return False
+        until_ms = self.now_ms + want.expected_ms
+        seats = []
+        for slot in slots:
+            devices = self.book.nodes.take(slot, want.devices_per_node, until_ms)
+            self.holds.given(slot, want.devices_per_node, self.now_ms + want.bound_ms)
+            seats.append(Seat(node=slot.view.name, machine=slot.view.machine, devices=devices))
+        self.book.shares.start(want, pool)
+        self.starts.append(Start(run_id=want.run_id, seats=tuple(seats)))
+        self.done.add(want.run_id)
+        return True
+
+    def _free_for(self, slot: Slot, want: Waiting) -> bool:
+        return self.holds.window_ms(slot, want.devices_per_node) >= want.bound_ms and self._may_stand(
+            slot, want, self.now_ms
+        )
+
+    def _may_stand(self, slot: Slot, want: Waiting, from_ms: int) -> bool:
+        """True when no reservation bars the run from the node while it may be there."""
+        barred = self.book.barred.get(slot.view.name)
+        if barred is None:
+            return True
+        to_ms = from_ms + want.bound_ms
+        return not any(one.bars(slot.view.name, want.project, from_ms, to_ms) for one in barred)
+
+    def _window(self, want: Waiting, pools: dict[str, list[Kind]]) -> int:
+        """Return how long a run of this shape may last to start now beside all promises; 0 when none can.
+
+        Only promises are looked at: where topology or a reservation is in the way, duration is tried out.
+        """
+        longest = 0
+        for kinds in pools.values():
+            windows = sorted(
+                (
+                    self.holds.window_ms(slot, want.devices_per_node)
+                    for slot in self.book.nodes.of_kinds(kinds)
+                    if slot.open and slot.ready >= want.devices_per_node
+                ),
+                reverse=True,
+            )
+            if len(windows) >= want.nodes:
+                longest = max(longest, min(windows[want.nodes - 1], want.bound_ms - 1))
+        return longest
+
+    # A run that is blocked.
+
+    def _blocked(self, want: Waiting, stream: _Stream, pools: dict[str, list[Kind]]) -> bool:
+        key = stream.group.key
+        refusal = self._make_room(want, key, pools)
+        promised = refusal is not None
+        if refusal is None and self.refusals.get(key) is None:
+            refusal = self._why(want, pools)
+        if not promised:
+            promised = self._promise(want, pools)
+        if refusal is not None:
+            self.refusals.setdefault(key, refusal)
+        if promised:
+            return True
+        window = self.window.get(key.shape, 0)
+        return window > 0 and self._skip_long(stream, window)
+
+    def _skip_long(self, stream: _Stream, window: int) -> bool:
+        """Move a stream to just before its next run that is short enough. False when there is none in reach."""
+        runs = self.book.queue.runs
+        rows = stream.group.by_age if stream.aged else stream.group.entries
+        at = stream.at + 1
+        while at < len(rows) and self.depth > 0:
+            if runs[rows[at][-1]].bound_ms <= window:
+                stream.at = at - 1
+                return True
+            at += 1
+            self.depth -= 1
+        return False
+
+    def _make_room(self, want: Waiting, key: GroupKey, pools: dict[str, list[Kind]]) -> Refusal | None:
+        """Promise what others are leaving, or ask others to leave. None when neither places the run."""
+        for kinds in pools.values():
+            nodes = self._leaving_for(want, kinds)
+            if nodes is not None:
+                leaving = self._leaving_on(nodes)
+                self._keep(nodes, want)
+                evicted = any(running.evicted for running in leaving)
+                return (reasons.preempting if evicted else reasons.ending)(want, leaving)
+        power = key.shape, key.rank, key.project, key.sliced
+        if power in self.powerless:
+            return None
+        for pool, kinds in pools.items():
+            if not self.evictions.may_ask(want, pool, sliced=key.sliced):
+                continue
+            found = self.evictions.choose(
+                kinds, want, lambda slot: self._free_for(slot, want), sliced=key.sliced
+            )
+            if found is None:
+                continue
+            victims, nodes = found
+            for victim in victims:
+                running = victim.running
+                self.evictions.gone.add(running.run_id)
+                self.asked_to_leave.append(
+                    Eviction(
+                        run_id=running.run_id,
+                        attempt=running.attempt,
+                        for_run=want.run_id,
+                        rule=victim.rule,
+                        lost_ms=victim.lost_ms,
+                    )
+                )
+                for seat in running.seats:
+                    if seat.node in self.book.nodes.slots:
+                        self.book.nodes.let_go(self.book.nodes.slots[seat.node], len(seat.devices))
+            self._keep(nodes, want)
+            return reasons.preempting(want, [victim.running for victim in victims])
+        self.powerless.add(power)
+        return None
+
+    def _leaving_for(self, want: Waiting, kinds: Sequence[Kind]) -> list[Slot] | None:
+        """Return nodes on which the run fits once those that are leaving have left; None when it would not."""
+        leaving = [s for s in self.book.nodes.leaving() if s.kind in kinds and s.open]
+        if not leaving:
+            return None
+        count = want.devices_per_node
+        able = [s for s in leaving if self._room(s) >= count and self._free_for(s, want)]
+        if not able:
+            return None
+        if want.nodes > 1:
+            names = {slot.view.name for slot in able}
+            able += [
+                slot
+                for slot in self.book.nodes.of_kinds(kinds)
+                if slot.open
+                and slot.view.name not in names
+                and slot.ready >= count
+                and self._free_for(slot, want)
+            ]
+        return gang(able, want.nodes, same_fabric=want.same_fabric)
+
+    @staticmethod
+    def _room(slot: Slot) -> int:
+        """Return the devices of a node once those that are leaving have left."""
+        room = len(slot.free) + slot.leaving
+        return room if slot.shared or room == len(slot.view.devices) else 0
+
+    def _leaving_on(self, nodes: Sequence[Slot]) -> list[Running]:
+        found = {
+            running.run_id: running
+            for slot in nodes
+            for running, _ in slot.residents.values()
+            if running.stopping and slot.leaving
+        }
+        return list(found.values())
+
+    def _keep(self, nodes: Sequence[Slot], want: Waiting) -> None:
+        """Promise devices that others are leaving: nobody later in the queue may count on them."""
+        for slot in nodes:
+            self.book.nodes.promise(slot, want.devices_per_node)
+            self.holds.given(slot, want.devices_per_node, self.now_ms + want.bound_ms)
+
+    def _promise(self, want: Waiting, pools: dict[str, list[Kind]]) -> bool:
+        """Hold devices in time for one of the first blocked runs of a pool. False when there are enough of them."""
+        for pool, kinds in pools.items():
+            if self.promised.get(pool, 0) >= self.book.pool(pool).reservations:
+                continue
+            held = self.holds.hold(kinds, want, lambda slot, from_ms: self._may_stand(slot, want, from_ms))
+            if held is not None:
+                self.promised[pool] = self.promised.get(pool, 0) + 1
+                # What was found to fit before this promise may not fit beside it; what did not, does not now.
+                self.window = {shape: window for shape, window in self.window.items() if not window}
+                return True
+        return False
+
+    def _why(self, want: Waiting, pools: dict[str, list[Kind]]) -> Refusal:
+        """Return why nothing of the shape starts. Cost: once a shape, and its nodes only where promises matter."""
+        known = self.why.get(want.shape)
+        if known is not None:
+            return known
+        kinds = next(iter(pools.values()))
+        index = self.book.nodes
+        ready = index.ready(kinds, want.devices_per_node)
+        if ready >= want.nodes and (self.holds.made or self.book.barred):
+            slots = [s for s in index.of_kinds(kinds) if s.open and s.ready >= want.devices_per_node]
+            kept = [slot for slot in slots if not self._free_for(slot, want)]
+            if kept and len(slots) - len(kept) < want.nodes:
+                names = {slot.view.name for slot in kept}
+                ahead = [hold for hold in self.holds.made if names.intersection(hold.nodes)]
+                barred = [slot.view.name for slot in kept if slot.view.name in self.book.barred]
+                return reasons.held_for(want, len(slots), ahead, barred)
+        refusal = self.why[want.shape] = reasons.no_room(want, list(index.of_kinds(kinds)), ready)
+        return refusal
+
+    # When to look again.
+
+    def _wake_at(self, at_ms: int) -> None:
+        if at_ms > self.now_ms and (self.wake_ms is None or at_ms < self.wake_ms):
+            self.wake_ms = at_ms
+
+    def _wakes(self) -> int | None:
+        if self.evictions.wake_ms is not None:
+            self._wake_at(self.evictions.wake_ms)
+        if self.refusals:
+            for of_node in self.book.barred.values():
+                for one in of_node:
+                    self._wake_at(one.from_ms)
+                    self._wake_at(one.to_ms)
+        return self.wake_ms

@@ -1,55 +1,266 @@
-"""Chooses whom to evict so that a CRITICAL run can be placed at once.
+"""Chooses whom to evict so that a run can be placed at once.
 
-Owns: the minimal rule of this stage: the youngest lower-class attempts, no more than needed, and only if the run
-then fits. Must not know: grace periods or checkpoints.
+Owns: by what right one run may evict another, what a victim would lose, and the cheapest set of victims.
+Must not know: how the victims are told, the order of the queue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
-from airyard.core.scheduling.feasible import Free, place
-from airyard.core.scheduling.plan import NodeView, Running, Waiting
+from airyard.core.scheduling.book import Book
+from airyard.core.scheduling.nodes import Kind, Slot
+from airyard.core.scheduling.plan import Running, Waiting
 
-CRITICAL_RANK = 0
+SAFE_MS = 60_000
+"""A run is safe for its first minute: starting and killing it would be all that it was good for."""
 
+SPARED_MS = 3_600_000
+"""A run that was evicted within the last hour is evicted again only when there is no other choice."""
 
-def choose_victims(
-    want: Waiting,
-    fitting: Sequence[NodeView],
-    free: Free,
-    running: Sequence[Running],
-    leaving: Sequence[Running],
-) -> list[Running]:
-    """Return the attempts to evict, or none when evicting could not place the run.
-
-    Lowest class first, then youngest. A victim whose devices turn out not to be needed is spared.
-    """
-    if want.rank != CRITICAL_RANK:
-        return []
-    names = {node.name for node in fitting}
-    eligible = [
-        r for r in running if not r.stopping and r.rank > want.rank and any(s.node in names for s in r.seats)
-    ]
-    eligible.sort(key=lambda r: (-r.rank, -r.placed_ms, -r.run_id))
-    victims: list[Running] = []
-    for candidate in eligible:
-        victims.append(candidate)
-        if _fits(want, fitting, free, [*leaving, *victims]):
-            break
-    else:
-        return []
-    for victim in list(victims):
-        others = [other for other in victims if other is not victim]
-        if _fits(want, fitting, free, [*leaving, *others]):
-            victims = others
-    return victims
+BEST_EFFORT_RANK = 2
+PRIORITY = "priority"
+RECLAIM = "reclaim"
+SLICE = "slice"
 
 
-def _fits(want: Waiting, fitting: Sequence[NodeView], free: Free, gone: Sequence[Running]) -> bool:
-    after = dict(free)
-    for running in gone:
-        for seat in running.seats:
-            if seat.node in after:
-                after[seat.node] = tuple(sorted({*after[seat.node], *seat.devices}))
-    return place(fitting, after, want) is not None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Victim:
+    """An attempt that may be evicted, by what right, and the device-milliseconds of work it would lose."""
+
+    running: Running
+    rule: str
+    lost_ms: int
+    spared: bool
+    """It is taken only when there is no other choice."""
+
+    @property
+    def price(self) -> tuple[bool, int, float, int, int]:
+        """What it costs for each device it frees: lower is taken first.
+
+        Nobody who is spared before all others, the lowest class first, then the least work lost a device, then the
+        youngest.
+        """
+        running = self.running
+        return (
+            self.spared,
+            -running.rank,
+            self.lost_ms / max(running.devices, 1),
+            -running.placed_ms,
+            -running.run_id,
+        )
+
+
+@dataclass(slots=True)
+class _Choice:
+    """Victims taken so far, and how many devices each node gains by them."""
+
+    victims: list[Victim] = field(default_factory=list)
+    gained: dict[str, int] = field(default_factory=dict)
+
+    def take(self, victim: Victim) -> None:
+        self.victims.append(victim)
+        for seat in victim.running.seats:
+            self.gained[seat.node] = self.gained.get(seat.node, 0) + len(seat.devices)
+
+
+class Evictions:
+    """The rights of one plan. ``untouchable`` are attempts that this plan has already sent away."""
+
+    def __init__(self, book: Book, now_ms: int) -> None:
+        self._book = book
+        self._now_ms = now_ms
+        self.gone: set[int] = set()
+        self.wake_ms: int | None = None
+        """When a right that is refused for the time being comes to be."""
+
+    def may_ask(self, want: Waiting, pool: str, *, sliced: bool) -> bool:
+        """True when there may be somebody in the pool whom the run has a right to evict. Cost: classes and projects."""
+        book = self._book
+        if any(
+            book.shares.of_rank.get((pool, rank), 0) for rank in range(want.rank + 1, BEST_EFFORT_RANK + 1)
+        ):
+            return True
+        if book.shares.within_guarantee(want, pool):
+            return True
+        return not sliced and self._slices(pool)
+
+    def _slices(self, pool: str) -> bool:
+        book = self._book
+        return book.pool(pool).slicing is not None or any(p.slicing for p in book.policy.projects)
+
+    def right(self, want: Waiting, running: Running, *, sliced: bool) -> str | None:
+        """Return the rule by which ``want`` may evict ``running``; None when it may not."""
+        if running.stopping or running.run_id in self.gone:
+            return None
+        if want.rank < running.rank:
+            return self._after(running.placed_ms + SAFE_MS, PRIORITY)
+        if want.rank > running.rank:
+            return None
+        if (
+            want.project != running.project
+            and self._book.shares.within_guarantee(want, running.pool)
+            and self._book.shares.borrows(running)
+        ):
+            return self._after(running.placed_ms + SAFE_MS, RECLAIM)
+        if sliced or not running.acknowledges:
+            return None
+        slicing = self._book.slicing(running.pool, running.project)
+        if slicing is None:
+            return None
+        due_ms = running.placed_ms + max(slicing.first_slice_ms - running.served_ms, SAFE_MS)
+        if running.evicted_ms is not None:
+            due_ms = max(due_ms, running.evicted_ms + slicing.apart_ms)
+        return self._after(due_ms, SLICE)
+
+    def _after(self, at_ms: int, rule: str) -> str | None:
+        if at_ms <= self._now_ms:
+            return rule
+        self.wake_ms = at_ms if self.wake_ms is None else min(self.wake_ms, at_ms)
+        return None
+
+    def victim(self, want: Waiting, running: Running, *, sliced: bool) -> Victim | None:
+        """Return what evicting an attempt would cost; None when the run has no right to it."""
+        rule = self.right(want, running, sliced=sliced)
+        if rule is None:
+            return None
+        lost_ms = max(self._now_ms - running.safe_ms, 0)
+        too_much = running.max_loss_ms is not None and lost_ms > running.max_loss_ms and running.rank == 1
+        lately = running.evicted_ms is not None and self._now_ms - running.evicted_ms < SPARED_MS
+        return Victim(
+            running=running, rule=rule, lost_ms=lost_ms * running.devices, spared=too_much or lately
+        )
+
+    def choose(
+        self,
+        kinds: Sequence[Kind],
+        want: Waiting,
+        may_stand: Callable[[Slot], bool],
+        *,
+        sliced: bool,
+    ) -> tuple[list[Victim], list[Slot]] | None:
+        """Return the victims and the nodes that the gang then gets; None when evicting could not place it.
+
+        Node by node the cheapest is taken, what was already paid for counted as free; a victim that turns out not to be
+        needed is spared. Cost: nodes and residents of the kinds.
+        """
+        blocks: dict[str, list[Slot]] = {}
+        for slot in self._book.nodes.of_kinds(kinds):
+            if slot.open and len(slot.view.devices) >= want.devices_per_node and may_stand(slot):
+                blocks.setdefault(slot.view.fabric if want.same_fabric else "", []).append(slot)
+        asked: dict[int, Victim | None] = {}
+
+        def price(running: Running) -> Victim | None:
+            if running.run_id not in asked:
+                asked[running.run_id] = self.victim(want, running, sliced=sliced)
+            return asked[running.run_id]
+
+        best: tuple[tuple[bool, int, int, int], _Choice, list[Slot]] | None = None
+        for slots in blocks.values():
+            found = self._in_block(slots, want, price)
+            if found is not None and (best is None or found[0] < best[0]):
+                best = found
+        if best is None or not best[1].victims:
+            return None
+        _, choice, nodes = best
+        return choice.victims, nodes
+
+    def _in_block(
+        self, slots: Sequence[Slot], want: Waiting, price: Callable[[Running], Victim | None]
+    ) -> tuple[tuple[bool, int, int, int], _Choice, list[Slot]] | None:
+        choice, nodes = _Choice(), []
+        left = list(slots)
+        costs = {slot.view.name: self._cost(slot, want, choice, price) for slot in left}
+        for _ in range(want.nodes):
+            open_ones = [slot for slot in left if costs[slot.view.name] is not None]
+            if not open_ones:
+                return None
+            best = min(open_ones, key=lambda slot: (_sum(costs[slot.view.name] or ()), slot.key))
+            left.remove(best)
+            nodes.append(best)
+            touched: set[str] = set()
+            for victim in costs[best.view.name] or ():
+                choice.take(victim)
+                touched.update(seat.node for seat in victim.running.seats)
+            for slot in left:
+                if slot.view.name in touched:
+                    costs[slot.view.name] = self._cost(slot, want, choice, price)
+        self._spare(want, nodes, choice)
+        nodes.sort(key=lambda slot: slot.key)
+        return _sum(choice.victims), choice, nodes
+
+    def _cost(
+        self, slot: Slot, want: Waiting, choice: _Choice, price: Callable[[Running], Victim | None]
+    ) -> tuple[Victim, ...] | None:
+        """Return whom a node costs beyond the present choice: nobody, the cheapest that suffice, or None."""
+        taken = {victim.running.run_id for victim in choice.victims}
+        have = _without_evicting(slot) + choice.gained.get(slot.view.name, 0)
+        needed = want.devices_per_node
+        if not slot.shared:
+            needed = len(slot.view.devices)
+        if have >= needed:
+            return ()
+        victims: list[tuple[int, Victim]] = []
+        for running, devices in slot.residents.values():
+            if running.run_id not in taken and (victim := price(running)) is not None:
+                victims.append((len(devices), victim))
+        victims.sort(key=lambda item: item[1].price)
+        chosen: list[tuple[int, Victim]] = []
+        for count, victim in victims:
+            if have >= needed:
+                break
+            if not self._still_borrows(victim, (*choice.victims, *(one for _, one in chosen))):
+                continue
+            chosen.append((count, victim))
+            have += count
+        if have < needed:
+            return None
+        for count, victim in sorted(chosen, key=lambda item: item[1].price, reverse=True):
+            if have - count >= needed:
+                chosen.remove((count, victim))
+                have -= count
+        return tuple(victim for _, victim in chosen)
+
+    def _spare(self, want: Waiting, nodes: Sequence[Slot], choice: _Choice) -> None:
+        """Take back victims whose devices the chosen nodes do not need after all, the dearest first."""
+        for victim in sorted(choice.victims, key=lambda one: one.price, reverse=True):
+            without = _Choice()
+            for other in choice.victims:
+                if other is not victim:
+                    without.take(other)
+            if all(
+                _without_evicting(slot) + without.gained.get(slot.view.name, 0)
+                >= (want.devices_per_node if slot.shared else len(slot.view.devices))
+                for slot in nodes
+            ):
+                choice.victims, choice.gained = without.victims, without.gained
+
+    def _still_borrows(self, victim: Victim, before: Iterable[Victim]) -> bool:
+        """True unless the right is to reclaim and the victim's project would have given back enough already."""
+        running = victim.running
+        if victim.rule != RECLAIM or running.rank == BEST_EFFORT_RANK:
+            return True
+        key = running.project, running.pool
+        given_back = sum(
+            one.running.devices
+            for one in before
+            if (one.running.project, one.running.pool) == key and one.running.rank != BEST_EFFORT_RANK
+        )
+        shares = self._book.shares
+        return shares.firm.get(key, 0) - given_back > shares.guarantee(*key)
+
+
+def _without_evicting(slot: Slot) -> int:
+    return len(slot.free) + slot.leaving
+
+
+def _sum(victims: Iterable[Victim]) -> tuple[bool, int, int, int]:
+    """Return what a set costs: whether it has a spared one, its highest class, the work lost, how many they are."""
+    spared, rank, lost, count = False, -99, 0, 0
+    for victim in victims:
+        spared |= victim.spared
+        rank = max(rank, -victim.running.rank)
+        lost += victim.lost_ms
+        count += 1
+    return spared, rank, lost, count

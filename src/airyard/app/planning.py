@@ -1,0 +1,104 @@
+"""The planning side: a book kept up to date by deltas, the forecast, the newest plan, and what is asked of them.
+
+Owns: the book and its forecast. Must not know: threads (one thread calls everything), the journal, how plans are
+carried out. The production loop runs it on the planner's thread; the simulator calls the same object.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from airyard.core.run import Run, RunState
+from airyard.core.scheduling.book import Book
+from airyard.core.scheduling.plan import Plan
+from airyard.core.scheduling.planner import plan as make_plan
+from airyard.core.scheduling.snapshot import (
+    Delta,
+    Forecast,
+    LimitForecast,
+    overdue,
+    running_of,
+    used_of,
+    waiting_of,
+)
+
+
+class Planning:
+    """What the planner knows. Takes deltas in order; each plan is made on the state of the newest."""
+
+    def __init__(self, forecast: Forecast | None = None) -> None:
+        self.forecast = forecast or LimitForecast()
+        self.book = Book()
+        self.plan: Plan | None = None
+        """The newest plan."""
+        self._active: dict[int, Run] = {}
+        self._ends: list[tuple[int, int]] = []
+
+    def absorb(self, delta: Delta, now_ms: int) -> None:
+        """Take in what has changed."""
+        if delta.fresh:
+            self.book = Book()
+            self._active.clear()
+            self._ends.clear()
+        book = self.book
+        if delta.policy is not None:
+            book.declare(delta.policy, delta.nodes or (), now_ms)
+        elif delta.nodes is not None:
+            self._nodes(delta)
+        if delta.reservations is not None:
+            book.reserve(delta.reservations)
+        for run in delta.ended:
+            self.observe(run)
+        for run_id in delta.gone:
+            book.drop(run_id)
+            self._active.pop(run_id, None)
+        for run in delta.runs:
+            self._put(run, now_ms)
+        book.account(used_of(delta.usage, now_ms, delta.half_life_ms), delta.spent)
+        book.seq = delta.seq
+
+    def _nodes(self, delta: Delta) -> None:
+        kept = set()
+        for view in delta.nodes or ():
+            kept.add(view.name)
+            self.book.put_node(view)
+        for name in [name for name in self.book.nodes.slots if name not in kept]:
+            self.book.drop_node(name)
+
+    def _put(self, run: Run, now_ms: int) -> None:
+        attempt = run.attempt
+        if run.state is RunState.QUEUED:
+            self._active.pop(run.run_id, None)
+            self.book.put_waiting(waiting_of(run, self.forecast), now_ms)
+        elif attempt is not None and attempt.live:
+            running = running_of(run, attempt, self.forecast)
+            self._active[run.run_id] = run
+            self.book.put_running(running)
+            heapq.heappush(self._ends, (running.end_ms, run.run_id))
+
+    def observe(self, run: Run) -> None:
+        """Let the forecast learn from a run that has ended."""
+
+    def make(self, now_ms: int) -> Plan:
+        """Make a plan."""
+        self._outlived(now_ms)
+        self.plan = make_plan(self.book, now_ms)
+        return self.plan
+
+    def _outlived(self, now_ms: int) -> None:
+        """Give attempts that should have ended by now another expected end."""
+        while self._ends and self._ends[0][0] <= now_ms:
+            end_ms, run_id = heapq.heappop(self._ends)
+            running, run = self.book.running.get(run_id), self._active.get(run_id)
+            if running is None or run is None or running.end_ms != end_ms or running.stopping:
+                continue
+            later = overdue(running, run, self.forecast, now_ms)
+            if later.end_ms > end_ms:
+                self.book.put_running(later)
+                heapq.heappush(self._ends, (later.end_ms, run_id))
+
+    def learn(self, runs: Iterable[Run]) -> None:
+        """Let the forecast learn from earlier runs, oldest first."""
+        for run in runs:
+            self.observe(run)

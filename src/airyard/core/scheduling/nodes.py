@@ -1,0 +1,324 @@
+"""The index of nodes: which have how many devices free, by pool, kind and fabric.
+
+Owns: the buckets that make a placement cheap, and their undo log. Must not know: queue, projects, priorities.
+Derived from the node views and the seats of live attempts: it equals its rebuild at any time.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from airyard.core.scheduling.plan import NodeView, Running, Shape
+
+FAR_MS = 1 << 62
+"""Later than any time."""
+
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a sort key under which ``n10`` comes after ``n9``."""
+    return tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in re.split(r"(\d+)", name) if p)
+
+
+SlotKey = tuple[
+    tuple[tuple[int, int, str], ...], tuple[tuple[int, int, str], ...], tuple[tuple[int, int, str], ...]
+]
+
+
+class Kind(NamedTuple):
+    """Nodes of one kind serve the same shapes."""
+
+    pool: str
+    kind: str
+    total: int
+    cpus: float
+    memory_bytes: int
+    accelerator: str
+
+    def fits(self, shape: Shape) -> bool:
+        """True when such a node, were it empty, could hold a member."""
+        return (
+            self.kind == shape.kind
+            and (shape.pool is None or self.pool.lower() == shape.pool)
+            and self.total >= shape.devices
+            and self.cpus >= shape.cpus
+            and self.memory_bytes >= shape.memory_bytes
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One node: what of it is free, who stands on it, and when the next devices come free."""
+
+    view: NodeView
+    key: SlotKey
+    kind: Kind
+    shared: bool
+    free: tuple[int, ...] = ()
+    residents: dict[int, tuple[Running, tuple[int, ...]]] = field(default_factory=dict)
+    leaving: int = 0
+    """Devices of attempts that are on their way out and that are promised to nobody."""
+    given: tuple[tuple[int, int], ...] = ()
+    """(until, devices) that the plan in the making has given away or promised."""
+    _avail: tuple[int, ...] | None = None
+
+    @property
+    def open(self) -> bool:
+        """True when new members may be placed on it."""
+        return self.view.alive and not self.view.cordoned
+
+    @property
+    def ready(self) -> int:
+        """Devices that may be given away now; a node of a pool that does not share gives all or nothing."""
+        return len(self.free) if self.shared or not (self.residents or self.given) else 0
+
+    def available_ms(self, count: int) -> int:
+        """Return when ``count`` devices are expected to be free at once: 0 for now, FAR_MS for never."""
+        if self._avail is None:
+            self._avail = self._releases()
+        return self._avail[count] if count < len(self._avail) else FAR_MS
+
+    def free_at(self, at_ms: int) -> int:
+        """Return how many devices are expected to be free at a time."""
+        if self._avail is None:
+            self._avail = self._releases()
+        count = len(self._avail) - 1
+        while count and self._avail[count] > at_ms:
+            count -= 1
+        return count
+
+    def _releases(self) -> tuple[int, ...]:
+        """Return, for each number of devices, when so many are free: index 0 is 0."""
+        times = [0] * len(self.free)
+        leaving: list[int] = []
+        for running, devices in self.residents.values():
+            (leaving if running.stopping else times).extend([running.end_ms] * len(devices))
+        leaving.sort()
+        times += leaving[len(leaving) - self.leaving :] if self.leaving else ()
+        for until_ms, count in self.given:
+            times.extend([until_ms] * count)
+        times.sort()
+        if not self.shared and (self.residents or self.given):
+            times = [times[-1]] * len(times)
+        return (0, *times)
+
+    def forget(self) -> None:
+        """Note that residents or free devices have changed."""
+        self._avail = None
+
+
+class Shelf:
+    """The open nodes of one kind: ``by_free[fabric][n]`` are those with ``n`` devices ready, in key order."""
+
+    __slots__ = ("by_free", "counts", "kind")
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.by_free: dict[str, list[list[tuple[SlotKey, str]]]] = {}
+        self.counts = [0] * (kind.total + 1)
+
+    def add(self, slot: Slot, ready: int) -> None:
+        """Put a node in."""
+        rows = self.by_free.get(slot.view.fabric)
+        if rows is None:
+            rows = self.by_free[slot.view.fabric] = [[] for _ in range(self.kind.total + 1)]
+        insort(rows[ready], (slot.key, slot.view.name))
+        self.counts[ready] += 1
+
+    def remove(self, slot: Slot, ready: int) -> None:
+        """Take a node out of the place where it stands."""
+        rows = self.by_free[slot.view.fabric]
+        row = rows[ready]
+        del row[bisect_left(row, (slot.key, slot.view.name))]
+        self.counts[ready] -= 1
+        if not any(rows):
+            del self.by_free[slot.view.fabric]
+
+    def having(self, count: int) -> int:
+        """Return how many nodes have at least ``count`` devices ready."""
+        return sum(self.counts[count:])
+
+
+class NodeIndex:
+    """All nodes. Changes between ``mark`` and ``rollback`` are undone by it."""
+
+    def __init__(self) -> None:
+        self.slots: dict[str, Slot] = {}
+        self.shelves: dict[Kind, Shelf] = {}
+        self.names: dict[Kind, dict[str, None]] = {}
+        self._fitting: dict[Shape, dict[str, list[Kind]]] = {}
+        self._leaving: dict[str, None] = {}
+        self._log: list[tuple[Slot, tuple[int, ...], int, tuple[tuple[int, int], ...]]] | None = None
+
+    def put(self, view: NodeView, shared: bool) -> None:
+        """Add a node or replace what is known of it; who stands on it stays."""
+        old = self.slots.get(view.name)
+        residents: dict[int, tuple[Running, tuple[int, ...]]] = {}
+        if old is not None:
+            if old.view == view and old.shared == shared:
+                return
+            residents = old.residents
+            self.drop(view.name)
+        kind = Kind(
+            view.pool,
+            view.model or view.accelerator,
+            view.total,
+            view.cpus,
+            view.memory_bytes,
+            view.accelerator,
+        )
+        key = natural(view.fabric), natural(view.rack), natural(view.name)
+        slot = Slot(view=view, key=key, kind=kind, shared=shared, residents=residents)
+        self.slots[view.name] = slot
+        if kind not in self.names:
+            self.names[kind] = {}
+            self._fitting.clear()
+        self.names[kind][view.name] = None
+        self._refresh(slot)
+        if slot.open:
+            self._shelf(kind).add(slot, slot.ready)
+
+    def drop(self, name: str) -> None:
+        """Forget a node."""
+        slot = self.slots.pop(name)
+        self._leaving.pop(name, None)
+        if slot.open:
+            self.shelves[slot.kind].remove(slot, slot.ready)
+        of_kind = self.names[slot.kind]
+        del of_kind[name]
+        if not of_kind:
+            del self.names[slot.kind]
+            self.shelves.pop(slot.kind, None)
+            self._fitting.clear()
+
+    def seat(self, running: Running) -> None:
+        """Let an attempt stand where its seats are; seats on unknown nodes are passed over."""
+        for seat in running.seats:
+            slot = self.slots.get(seat.node)
+            if slot is not None:
+                before = slot.ready
+                slot.residents[running.run_id] = (running, seat.devices)
+                self._refresh(slot)
+                self._move(slot, before)
+
+    def unseat(self, running: Running) -> None:
+        """Take an attempt away."""
+        for seat in running.seats:
+            slot = self.slots.get(seat.node)
+            if slot is not None and running.run_id in slot.residents:
+                before = slot.ready
+                del slot.residents[running.run_id]
+                self._refresh(slot)
+                self._move(slot, before)
+
+    def _refresh(self, slot: Slot) -> None:
+        taken = {device for _, devices in slot.residents.values() for device in devices}
+        slot.free = tuple(device for device in slot.view.devices if device not in taken)
+        slot.given = ()
+        slot.leaving = sum(len(devices) for running, devices in slot.residents.values() if running.stopping)
+        self._note_leaving(slot)
+        slot.forget()
+
+    def _move(self, slot: Slot, before: int) -> None:
+        if slot.open and slot.ready != before:
+            shelf = self.shelves[slot.kind]
+            shelf.remove(slot, before)
+            shelf.add(slot, slot.ready)
+
+    def _shelf(self, kind: Kind) -> Shelf:
+        shelf = self.shelves.get(kind)
+        if shelf is None:
+            shelf = self.shelves[kind] = Shelf(kind)
+        return shelf
+
+    # What a plan does and takes back.
+
+    def mark(self) -> None:
+        """Begin to note what a plan does."""
+        self._log = []
+
+    def rollback(self) -> None:
+        """Undo everything since ``mark``."""
+        log, self._log = self._log or [], None
+        for slot, free, leaving, given in reversed(log):
+            self._set(slot, free, leaving, given)
+
+    def take(self, slot: Slot, count: int, until_ms: int) -> tuple[int, ...]:
+        """Give away the first ``count`` free devices of a node and return them; an unshared node gives all."""
+        given = slot.free[:count]
+        self._change(slot, slot.free[count:], slot.leaving, until_ms, count)
+        return given
+
+    def promise(self, slot: Slot, count: int) -> None:
+        """Keep ``count`` devices for somebody: first of those that others are leaving, then of the free ones."""
+        of_leaving = min(slot.leaving, count)
+        of_free = count - of_leaving
+        self._change(slot, slot.free[of_free:], slot.leaving - of_leaving, FAR_MS, of_free)
+
+    def let_go(self, slot: Slot, count: int) -> None:
+        """Count ``count`` more devices of a node among those that are being left."""
+        self._change(slot, slot.free, slot.leaving + count, 0, 0)
+
+    def _change(self, slot: Slot, free: tuple[int, ...], leaving: int, until_ms: int, count: int) -> None:
+        if self._log is not None:
+            self._log.append((slot, slot.free, slot.leaving, slot.given))
+        given = (*slot.given, (until_ms, count)) if count else slot.given
+        self._set(slot, free, leaving, given)
+
+    def _set(
+        self, slot: Slot, free: tuple[int, ...], leaving: int, given: tuple[tuple[int, int], ...]
+    ) -> None:
+        before = slot.ready
+        slot.free, slot.leaving, slot.given = free, leaving, given
+        slot.forget()
+        self._note_leaving(slot)
+        self._move(slot, before)
+
+    def _note_leaving(self, slot: Slot) -> None:
+        if slot.leaving:
+            self._leaving[slot.view.name] = None
+        else:
+            self._leaving.pop(slot.view.name, None)
+
+    # Questions.
+
+    def leaving(self) -> list[Slot]:
+        """Return the nodes on which devices are being left that are promised to nobody."""
+        return sorted((self.slots[name] for name in self._leaving), key=lambda slot: slot.key)
+
+    def ready(self, kinds: Iterable[Kind], count: int) -> int:
+        """Return how many open nodes of the kinds have at least ``count`` devices ready. 0 counts all open ones."""
+        return sum(self.shelves[kind].having(count) for kind in kinds if kind in self.shelves)
+
+    def fitting(self, shape: Shape) -> dict[str, list[Kind]]:
+        """Return pool → kinds that serve the shape, smallest node first; pools with the smallest nodes first."""
+        found = self._fitting.get(shape)
+        if found is None:
+            kinds = sorted(
+                (kind for kind in self.names if kind.fits(shape)),
+                key=lambda kind: (kind.total, natural(kind.pool), kind),
+            )
+            found = {}
+            for kind in kinds:
+                found.setdefault(kind.pool, []).append(kind)
+            self._fitting[shape] = found
+        return found
+
+    def of_kinds(self, kinds: Iterable[Kind]) -> Iterator[Slot]:
+        """Yield every node of the kinds, closed ones included."""
+        for kind in kinds:
+            for name in self.names[kind]:
+                yield self.slots[name]
+
+    def capacity(self, pool: str) -> int:
+        """Return the devices of a pool's open nodes. Cost: its nodes."""
+        return sum(
+            len(self.slots[name].view.devices)
+            for kind, names in self.names.items()
+            if kind.pool == pool
+            for name in names
+            if self.slots[name].open
+        )

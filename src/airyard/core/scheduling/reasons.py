@@ -1,0 +1,188 @@
+"""Says why a waiting run is not placed: the reason, in words, with its figures.
+
+Owns: the text of refusals. Must not know: how they are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airyard.core.scheduling.feasible import shape_in_words
+from airyard.core.scheduling.nodes import Slot
+from airyard.core.scheduling.plan import Hold, Reason, Refusal, Running, Waiting
+
+HOLDERS_FROM = 256
+"""Of how many nodes the holders are named."""
+
+
+def parked(want: Waiting, now_ms: int) -> Refusal | None:
+    """Return why a run is not even considered; None when it is."""
+    if want.held:
+        return Refusal(
+            run_id=want.run_id,
+            reason=Reason.PAUSED,
+            message=f"it is held; `airyard release {want.run_id}` lets it go",
+        )
+    if want.begin_ms > now_ms and want.begin_ms >= want.not_before_ms:
+        seconds = (want.begin_ms - now_ms + 999) // 1000
+        return Refusal(
+            run_id=want.run_id,
+            reason=Reason.NOT_YET,
+            message=f"it is to begin in {in_words(seconds)}",
+            evidence={"begin_ms": want.begin_ms},
+        )
+    if want.not_before_ms > now_ms:
+        seconds = (want.not_before_ms - now_ms + 999) // 1000
+        return Refusal(
+            run_id=want.run_id,
+            reason=Reason.BACKOFF,
+            message=f"the next attempt waits {seconds} s after the last one failed",
+            evidence={"not_before_ms": want.not_before_ms},
+        )
+    return None
+
+
+def in_words(seconds: int) -> str:
+    """Write a duration as people say it: two units at most."""
+    for unit, size, below, part in (("d", 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if seconds >= size:
+            rest = seconds % size // part
+            return f"{seconds // size} {unit} {rest} {below}" if rest else f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def ceiling(want: Waiting, pool: str, held: int, limit: int) -> Refusal:
+    """Its project has all it may have of the pool."""
+    return Refusal(
+        run_id=want.run_id,
+        reason=Reason.PROJECT_CEILING,
+        message=f"project {want.project} holds {held} of at most {limit} devices in pool {pool}; "
+        f"it asks {want.devices}",
+        evidence={
+            "project": want.project,
+            "pool": pool,
+            "held": held,
+            "ceiling": limit,
+            "asked": want.devices,
+        },
+    )
+
+
+def user_limit(want: Waiting, what: str, used: int, limit: int) -> Refusal:
+    """Its user has all that one user may have in the project."""
+    asked = want.devices if what == "devices" else 1
+    return Refusal(
+        run_id=want.run_id,
+        reason=Reason.PROJECT_CEILING,
+        message=f"{want.owner} has {used} of at most {limit} {what} at a time in project {want.project}; "
+        f"it asks {asked}",
+        evidence={"project": want.project, "user": want.owner, "what": what, "used": used, "limit": limit},
+    )
+
+
+def budget(want: Waiting) -> Refusal:
+    """Its project has spent this month's GPU-hours."""
+    return Refusal(
+        run_id=want.run_id,
+        reason=Reason.BUDGET,
+        message=f"project {want.project} has used up this month's GPU-hours; it goes on next month, or when the "
+        "budget is raised",
+        evidence={"project": want.project},
+    )
+
+
+def preempting(want: Waiting, leaving: Sequence[Running]) -> Refusal:
+    """Others are leaving to make room."""
+    runs = sorted(one.run_id for one in leaving)
+    return Refusal(
+        run_id=want.run_id,
+        reason=Reason.PREEMPTING,
+        message=f"{_runs(runs)} {'are' if len(runs) != 1 else 'is'} leaving to make room",
+        evidence={"runs": runs},
+    )
+
+
+def ending(want: Waiting, leaving: Sequence[Running]) -> Refusal:
+    """Others are ending by themselves, and their devices are kept for it."""
+    runs = sorted(one.run_id for one in leaving)
+    return Refusal(
+        run_id=want.run_id,
+        reason=Reason.NO_FREE_NODES,
+        message=f"{_runs(runs)} {'are' if len(runs) != 1 else 'is'} stopping; their devices are kept for it",
+        evidence={"runs": runs},
+    )
+
+
+def held_for(want: Waiting, ready: int, ahead: Sequence[Hold], barred: Sequence[str]) -> Refusal:
+    """There is room, but it is promised to runs that come first, or set aside by a reservation."""
+    runs = sorted({hold.run_id for hold in ahead})
+    if runs:
+        first = min(hold.from_ms for hold in ahead)
+        message = (
+            f"{ready} node{'s' if ready != 1 else ''} with room {'are' if ready != 1 else 'is'} promised to "
+            f"{_runs(runs)}, which come{'s' if len(runs) == 1 else ''} first; it would still be running then"
+        )
+        evidence = {"runs": runs, "nodes_ready": ready, "from_ms": first}
+    else:
+        message = (
+            f"the nodes with room are reserved ({', '.join(barred[:5])}); it would still be running then"
+        )
+        evidence = {"nodes_reserved": list(barred), "nodes_ready": ready}
+    return Refusal(run_id=want.run_id, reason=Reason.HELD_FOR_RESERVATION, message=message, evidence=evidence)
+
+
+def no_room(want: Waiting, fitting: Sequence[Slot], ready: int) -> Refusal:
+    """Too few nodes have enough devices free: closed ones, busy ones, or ready ones spread over fabrics."""
+    up = [slot for slot in fitting if slot.open]
+    asks = f"it asks {shape_in_words(want)}"
+    if len(up) < want.nodes:
+        out = [slot.view.name for slot in fitting if not slot.open]
+        more = f" and {len(out) - 5} more" if len(out) > 5 else ""
+        return Refusal(
+            run_id=want.run_id,
+            reason=Reason.NODES_UNHEALTHY,
+            message=f"{asks}; {len(up)} of {len(fitting)} are up and open (out: {', '.join(out[:5])}{more})",
+            evidence={"nodes_up": len(up), "nodes_out": out[:50]},
+        )
+    if want.same_fabric and ready >= want.nodes:
+        return _no_block(want, up)
+    holders = sorted({run_id for slot in up[:HOLDERS_FROM] for run_id in slot.residents})
+    held = f"; {_holding(holders)} devices there" if holders else ""
+    return Refusal(
+        run_id=want.run_id,
+        reason=Reason.NO_FREE_NODES,
+        message=f"{asks}; {ready} of {len(up)} have {want.devices_per_node} free now{held}",
+        evidence={
+            "nodes_asked": want.nodes,
+            "nodes_free": ready,
+            "nodes_up": len(up),
+            "holders": holders[:50],
+        },
+    )
+
+
+def _no_block(want: Waiting, up: Sequence[Slot]) -> Refusal:
+    blocks: dict[str, int] = {}
+    for slot in up:
+        if slot.ready >= want.devices_per_node:
+            blocks[slot.view.fabric] = blocks.get(slot.view.fabric, 0) + 1
+    fabric, largest = max(sorted(blocks.items()), key=lambda item: item[1])
+    return Refusal(
+        run_id=want.run_id,
+        reason=Reason.NO_FABRIC_BLOCK,
+        message=f"it asks {shape_in_words(want)} on one fabric; the largest free block is {largest} "
+        f"(fabric {fabric or 'without a label'})",
+        evidence={"nodes_asked": want.nodes, "largest_block": largest, "blocks": blocks},
+    )
+
+
+def _runs(runs: Sequence[int]) -> str:
+    if len(runs) == 1:
+        return f"run {runs[0]}"
+    more = f" and {len(runs) - 5} more" if len(runs) > 5 else ""
+    return f"runs {', '.join(map(str, runs[:5]))}{more}"
+
+
+def _holding(runs: Sequence[int]) -> str:
+    """Name at most five holders: ``run 9 holds``, ``runs 8, 9 hold``."""
+    return f"{_runs(runs)} hold{'s' if len(runs) == 1 else ''}"

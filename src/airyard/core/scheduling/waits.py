@@ -1,0 +1,23 @@
+"""Finds the reason that a plan has for one waiting run.
+
+Owns: which of a plan's reasons is whose. Must not know: nodes, how the plan was made.
+"""
+
+from __future__ import annotations
+
+from airyard.core.scheduling import reasons
+from airyard.core.scheduling.plan import GroupKey, Plan, Refusal, Waiting
+
+
+def refusal_of(plan: Plan | None, want: Waiting, now_ms: int) -> Refusal | None:
+    """Return why a run waits; None when no plan has come to it yet, or when it is about to start."""
+    parked = reasons.parked(want, now_ms)
+    if parked is not None or plan is None:
+        return parked
+    for sliced in (False, True):
+        for owner in ("", want.owner):
+            key = GroupKey(want.shape, want.rank, want.project, owner, sliced, want.avoid_nodes)
+            found = plan.refusals.get(key)
+            if found is not None:
+                return found
+    return None
