@@ -39,9 +39,7 @@ def parse_document(text: str, *, file: str) -> tuple[Document, list[Problem]]:
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_BYTES:
         return Document(), [
-            _problem(
-                ProblemCode.FILE_TOO_LARGE, file, f"{size:,} bytes; a workload file has at most {MAX_BYTES:,}"
-            )
+            _problem(ProblemCode.FILE_TOO_LARGE, file, f"{size:,} bytes; a file has at most {MAX_BYTES:,}")
         ]
     try:
         loader = yaml.SafeLoader(text)

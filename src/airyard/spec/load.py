@@ -21,7 +21,7 @@ from airyard.spec.document import MAX_BYTES, Document, parse_document
 from airyard.spec.inputs import Requirements, find_code, read_requirements
 from airyard.spec.normalise import normalise
 from airyard.spec.overrides import apply_overrides
-from airyard.spec.problems import FieldPath, Problem, ProblemCode, Report, WorkloadInvalid
+from airyard.spec.problems import FieldPath, Problem, ProblemCode, Report, WorkloadInvalid, in_order
 from airyard.spec.rules import check_rules
 from airyard.spec.validation import validate
 
@@ -130,12 +130,12 @@ def _load(
     source = find_code(data, folder, report, check=check_code)
     requirements = read_requirements(data, folder, source, report)
     if report.problems or model is None:
-        raise WorkloadInvalid(_in_order(report.problems, file), file=file)
+        raise WorkloadInvalid(in_order(report.problems, file), file=file)
     derived = has_bases or bool(overrides) or requirements.from_files
     return Loaded(
         workload=normalise(model, requirements),
         source_yaml=_derived_yaml(data, requirements, file) if derived else text,
-        warnings=tuple(_in_order(report.warnings, file)),
+        warnings=tuple(in_order(report.warnings, file)),
         root=folder,
         code_source=source,
         idempotency_token=model.idempotency_token,
@@ -166,31 +166,6 @@ def _text_from_raw(document: Document) -> None:
             parent = parent.get(part) if isinstance(parent, dict) else None
         if isinstance(parent, dict) and isinstance(parent.get(path[-1]), bool | int | float):
             parent[path[-1]] = document.raw.get(path, str(parent[path[-1]]))
-
-
-def _in_order(problems: list[Problem], file: str) -> list[Problem]:
-    """Order by place, the main file first; the same complaint once, and a misspelled field is not missing."""
-    misspelled = {
-        f"{parent}{dot}{problem.near_miss}"
-        for problem in problems
-        if problem.code is ProblemCode.UNKNOWN_FIELD
-        for parent, dot, _ in [problem.path.rpartition(".")]
-    }
-    unique = {
-        (problem.path, problem.code, problem.message): problem
-        for problem in reversed(problems)
-        if not (problem.code is ProblemCode.MISSING_FIELD and problem.path in misspelled)
-    }
-    return sorted(
-        unique.values(),
-        key=lambda problem: (
-            problem.position.file != file,
-            problem.position.file,
-            problem.position.line,
-            problem.position.column,
-            problem.path,
-        ),
-    )
 
 
 class _BlockDumper(yaml.SafeDumper):

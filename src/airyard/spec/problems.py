@@ -96,7 +96,7 @@ class WorkloadInvalid(UserError):
 
     def __init__(self, problems: Sequence[Problem], *, file: str) -> None:
         count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
-        lines = "\n".join(_lines_of(problems))
+        lines = "\n".join(lines_of(problems))
         super().__init__(
             f"{file} has {count}:\n{lines}",
             fix=_fix_of(problems),
@@ -105,7 +105,7 @@ class WorkloadInvalid(UserError):
         self.problems = tuple(problems)
 
 
-def _lines_of(problems: Sequence[Problem]) -> Iterator[str]:
+def lines_of(problems: Sequence[Problem]) -> Iterator[str]:
     """Write each problem; what a block takes is listed once."""
     listed: set[tuple[str, ...]] = set()
     for problem in problems:
@@ -120,6 +120,31 @@ def _fix_of(problems: Sequence[Problem]) -> str:
     if first and first.path == block and first.code is ProblemCode.UNKNOWN_FIELD:
         block = first.near_miss or ""  # a field that does not exist has no help
     return f"`airyard run -h config{'.' + block if block else ''}` lists the fields and what they take"
+
+
+def in_order(problems: Sequence[Problem], file: str) -> list[Problem]:
+    """Order by place, the main file first; the same complaint once, and a misspelled field is not missing."""
+    misspelled = {
+        f"{parent}{dot}{problem.near_miss}"
+        for problem in problems
+        if problem.code is ProblemCode.UNKNOWN_FIELD
+        for parent, dot, _ in [problem.path.rpartition(".")]
+    }
+    unique = {
+        (problem.path, problem.code, problem.message): problem
+        for problem in reversed(problems)
+        if not (problem.code is ProblemCode.MISSING_FIELD and problem.path in misspelled)
+    }
+    return sorted(
+        unique.values(),
+        key=lambda problem: (
+            problem.position.file != file,
+            problem.position.file,
+            problem.position.line,
+            problem.position.column,
+            problem.path,
+        ),
+    )
 
 
 @dataclass(slots=True, kw_only=True)

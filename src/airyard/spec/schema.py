@@ -1,6 +1,6 @@
-"""The JSON Schema of a workload file, so that editors complete and check it.
+"""The JSON Schemas of a workload file and of yard.yaml, so that editors complete and check them.
 
-Owns: the schema document and its id.
+Owns: the schema documents and their ids.
 Must not know: rules between fields (an editor shows fewer complaints than `run --dry-run`).
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from airyard.spec.models import WorkloadFile
+from airyard.spec.yard_models import YardFile
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -23,6 +24,13 @@ def workload_schema() -> dict[str, Any]:
         **schema,
         "title": "Airyard workload",
     }
+
+
+def yard_schema() -> dict[str, Any]:
+    """Return the schema of yard.yaml (draft 2020-12)."""
+    schema = YardFile.model_json_schema(by_alias=True, mode="validation")
+    _tidy(schema)
+    return {"$schema": DIALECT, "$id": "urn:airyard:yard:1", **schema, "title": "Airyard yard"}
 
 
 def _tidy(node: Any) -> None:

@@ -6,17 +6,20 @@ Must not know: files, rules between fields.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from airyard.spec.catalogue import elsewhere, fields_of, keys_of, model_at
 from airyard.spec.fields import Origin, quoted
-from airyard.spec.models import WorkloadFile
+from airyard.spec.models import Block, WorkloadFile
 from airyard.spec.problems import FieldPath, ProblemCode, Report, near_miss
 
+M = TypeVar("M", bound=Block)
+_NOT_OF_THE_FILE = frozenset({"[key]", "[map]", "[flag]"})
+"""What the models put into a path beside the keys of the file: that a key is meant, which form a value has."""
 _EXPECTED = {
     "string_type": "text",
     "int_type": "a whole number",
@@ -43,19 +46,26 @@ _LIMITS = {
 
 def validate(data: Mapping[str, Any], report: Report) -> WorkloadFile | None:
     """Return the file as a model, or None after reporting everything wrong with its fields."""
+    return validate_as(WorkloadFile, data, report, report_unknown)
+
+
+def validate_as(
+    model: type[M], data: Mapping[str, Any], report: Report, unknown: Callable[[FieldPath, Report], None]
+) -> M | None:
+    """Return data as a model, or None after reporting everything wrong; ``unknown`` reports a key nobody knows."""
     try:
-        return WorkloadFile.model_validate(data)
+        return model.model_validate(data)
     except ValidationError as error:
         for item in error.errors(include_url=False):
-            _report(item, report)
+            _report(item, report, unknown)
         return None
 
 
-def _report(item: ErrorDetails, report: Report) -> None:
-    path: FieldPath = tuple(part for part in item["loc"] if part != "[key]")
+def _report(item: ErrorDetails, report: Report, unknown: Callable[[FieldPath, Report], None]) -> None:
+    path: FieldPath = tuple(part for part in item["loc"] if part not in _NOT_OF_THE_FILE)
     kind, value = item["type"], item["input"]
     if kind == "extra_forbidden":
-        report_unknown(path, report)
+        unknown(path, report)
     elif kind == "missing":
         block = _block_name(path[:-1])
         report.add(ProblemCode.MISSING_FIELD, path, f"is required{block}")
