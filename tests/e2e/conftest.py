@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +19,20 @@ _count = itertools.count()
 def environment_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the session's yards keep their environments."""
     return tmp_path_factory.mktemp("environments")
+
+
+@pytest.fixture(scope="module")
+def stepped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return a library to preload and the file that holds the seconds by which wall time is then off."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler to build the stepped clock with")
+    folder = tmp_path_factory.mktemp("clock")
+    library, offset = folder / "stepped_clock.so", folder / "offset"
+    source = Path(__file__).parent / "stepped_clock.c"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
+    offset.write_text("0")
+    return library, offset
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,19 +13,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
 
 HOUR_S = 3600
 LINES = 60
-
-
-@pytest.fixture
-def stepped(tmp_path: Path) -> tuple[Path, Path]:
-    """Return the preloadable library and the file that holds the seconds by which wall time is off."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler to build the stepped clock with")
-    library, offset = tmp_path / "stepped_clock.so", tmp_path / "offset"
-    source = Path(__file__).parent / "stepped_clock.c"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
-    offset.write_text("0")
-    return library, offset
 
 
 def test_the_clock_goes_forward_an_hour_and_back_two(

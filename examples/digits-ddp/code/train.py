@@ -3,11 +3,8 @@
 After every epoch rank 0 writes a checkpoint and acknowledges it; a later attempt of the same run goes on from there.
 """
 
-import json
 import os
 import signal
-import tempfile
-import time
 from pathlib import Path
 
 import mlflow
@@ -20,17 +17,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from airyard import checkpoint
+
 
 def parameters() -> dict:
     return yaml.safe_load(Path(os.environ["HYPERPARAMETERS_PATH"]).read_text())
-
-
-def replace_file(path: Path, write) -> None:
-    """Write through a temporary file and a rename, so that a reader never sees half of it."""
-    handle, name = tempfile.mkstemp(dir=path.parent)
-    os.close(handle)
-    write(name)
-    os.replace(name, path)
 
 
 class Checkpoints:
@@ -38,16 +29,17 @@ class Checkpoints:
 
     def __init__(self) -> None:
         self.path = Path(os.environ["AIRYARD_CHECKPOINT_DIR"]) / "last.pt"
-        self.acknowledgement = Path(os.environ["AIRYARD_CHECKPOINT_ACK"])
 
     def load(self) -> dict | None:
         return torch.load(self.path, weights_only=True) if self.path.exists() else None
 
     def save(self, epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         state = {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        replace_file(self.path, lambda name: torch.save(state, name))
-        said = {"step": epoch, "path": str(self.path), "time": time.time()}
-        replace_file(self.acknowledgement, lambda name: Path(name).write_text(json.dumps(said)))
+        # By rename, so that a kill in the middle leaves the one before whole.
+        partial = self.path.with_suffix(".partial")
+        torch.save(state, partial)
+        partial.replace(self.path)
+        checkpoint.saved(epoch, self.path)
 
 
 def data(seed: int) -> tuple[TensorDataset, TensorDataset]:
@@ -75,6 +67,7 @@ def main() -> None:
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
     torch.set_num_threads(1)
     torch.manual_seed(given["seed"])
+    # torchrun passes the stop's signal on: it must not end a process in the middle of an epoch.
     stopping = []
     signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
 
@@ -109,7 +102,7 @@ def main() -> None:
             checkpoints.save(epoch, network, optimizer)
             print(f"epoch {epoch}: loss {loss.item():.4f}, accuracy {right:.4f}", flush=True)
         # All ranks must agree to leave at the same epoch, or the others would wait in the next all-reduce.
-        leave = torch.tensor([len(stopping)], device=device)
+        leave = torch.tensor([int(bool(stopping) or checkpoint.stop_requested())], device=device)
         dist.all_reduce(leave)
         if leave.item():
             print(f"rank {rank}: asked to stop; epoch {epoch} is saved", flush=True)

@@ -108,20 +108,22 @@ max_retries: 2            # each attempt goes on from the last checkpoint
 timeout_minutes: 60
 
 preemption:
-  grace_seconds: 120
+  grace_seconds: 120      # to save and leave when a more urgent run needs the place
+  # max_loss: 30m         # rather evict others while more work than this would be lost
 """
 
 _DDP_SCRIPT = '''\
 """Data-parallel training that resumes: checkpoints go to AIRYARD_CHECKPOINT_DIR and are acknowledged."""
 
-import json
 import os
-import time
+import signal
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+
+from airyard import checkpoint
 
 STEPS, SAVE_EVERY = 200, 50
 
@@ -132,15 +134,20 @@ def save(folder: Path, step: int, model: torch.nn.Module) -> None:
     partial = folder / "last.pt.partial"
     torch.save({"step": step, "model": model.state_dict()}, partial)
     partial.rename(path)
-    note = os.environ.get("AIRYARD_CHECKPOINT_ACK")
-    if note:
-        text = json.dumps({"step": step, "path": str(path), "time": time.time()})
-        Path(note + ".partial").write_text(text)
-        Path(note + ".partial").rename(note)
+    checkpoint.saved(step, path)
+
+
+def asked_to_stop(device: torch.device) -> bool:
+    """Let all ranks agree on the step after which they leave."""
+    asked = torch.tensor([int(checkpoint.stop_requested())], device=device)
+    dist.all_reduce(asked)
+    return bool(asked.item())
 
 
 def main() -> None:
     """Fit a line on every rank."""
+    # A stop is noticed between two steps: its signal must not end a process in the middle of one.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     gpu = torch.cuda.is_available()
     dist.init_process_group("nccl" if gpu else "gloo")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
@@ -162,10 +169,13 @@ def main() -> None:
         optimizer.step()
         if step % 20 == 0 and dist.get_rank() == 0:
             print(f"step {step} loss {loss.item():.4f}", flush=True)
-        if step % SAVE_EVERY == SAVE_EVERY - 1:
+        leave = asked_to_stop(device)
+        if leave or step % SAVE_EVERY == SAVE_EVERY - 1:
             if dist.get_rank() == 0:
                 save(folder, step, model)
             dist.barrier()
+        if leave:
+            raise SystemExit(143)  # not 0: there is more to do
     dist.destroy_process_group()
 
 
