@@ -98,6 +98,7 @@ class Book:
         for name in [name for name in self.nodes.slots if name not in kept]:
             self.nodes.drop(name)
         self._capacities.clear()
+        self.shares.nodes_changed()
         self._requeue(now_ms)
 
     def reserve(self, reservations: Iterable[Reservation]) -> None:
@@ -115,6 +116,7 @@ class Book:
 
     def _nodes_changed(self, kinds: set[Any]) -> None:
         self._capacities.clear()
+        self.shares.nodes_changed()
         if set(self.nodes.names) != kinds:
             self._requeue(0)
 
@@ -165,9 +167,9 @@ class Book:
             want.avoid_nodes,
         )
 
-    def _rules_of(self, key: GroupKey) -> tuple[PoolOrder, int]:
+    def _rules_of(self, key: GroupKey) -> tuple[str, PoolOrder, int]:
         pool = self.pool(self.primary(key.shape))
-        return pool.order, pool.ageing_ms
+        return pool.name, pool.order, pool.ageing_ms
 
     def _capacity(self, pool: str) -> int:
         found = self._capacities.get(pool)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from airyard.core.scheduling.nodes import FAR_MS, Kind, NodeIndex, Slot
 from airyard.core.scheduling.plan import Hold, Waiting
 
+_BUSY_BITS = 10
+
 
 @dataclass(slots=True)
 class _Promise:
@@ -42,25 +44,21 @@ class Holds:
         Cost: about the nodes of its kinds.
         """
         count = want.devices_per_node
-        ahead: dict[str, list[tuple[int, int, int]]] = {}
-        slots = [slot for slot in self._index.of_kinds(kinds) if slot.open]
-        now_ms, of_node = self._now_ms, self._of_node
-        for place, slot in enumerate(slots):
-            held = sum(one.devices for one in of_node[slot.view.name]) if slot.view.name in of_node else 0
-            at_ms = slot.available_ms(count + held)
-            if at_ms < FAR_MS:
-                fabric = slot.view.fabric if want.same_fabric else ""
-                entry = (max(at_ms, now_ms), len(slot.view.devices) - len(slot.free), place)
-                ahead.setdefault(fabric, []).append(entry)
-        best: list[tuple[int, int, int]] | None = None
-        for entries in ahead.values():
-            first = heapq.nsmallest(want.nodes, entries)
-            if len(first) == want.nodes and (best is None or first[-1] < best[-1]):
+        slots = list(self._index.open_ones(kinds))
+        when = self._when(slots, count)
+        blocks: dict[str, list[int]] = {}
+        if want.same_fabric:
+            for place, slot in enumerate(slots):
+                blocks.setdefault(slot.view.fabric, []).append(place)
+        best: list[int] = []
+        for places in blocks.values() or (range(len(slots)),):
+            first = heapq.nsmallest(want.nodes, places, key=when.__getitem__)
+            if len(first) == want.nodes and (not best or when[first[-1]] < when[best[-1]]):
                 best = first
-        if best is None:
+        if not best or when[best[-1]] >= FAR_MS << _BUSY_BITS:
             return None
-        from_ms = best[-1][0]
-        chosen = [slots[place] for _, _, place in best]
+        from_ms = when[best[-1]] >> _BUSY_BITS
+        chosen = [slots[place] for place in best]
         if not all(may_stand(slot, from_ms) for slot in chosen):
             return None
         for slot in chosen:
@@ -73,6 +71,27 @@ class Holds:
         )
         self.made.append(hold)
         return hold
+
+    def _when(self, slots: Sequence[Slot], count: int) -> list[int]:
+        """Return for each node when it has ``count`` devices for a new promise; among equals the least busy first.
+
+        One number each, because a long queue on a large yard compares very many: the time, then the devices in use.
+        """
+        now_ms = self._now_ms
+        when = [
+            ((at_ms if (at_ms := slot.available()[count]) > now_ms else now_ms) << _BUSY_BITS)
+            + slot.kind.total
+            - len(slot.free)
+            for slot in slots
+        ]
+        if self._of_node:
+            for place, slot in enumerate(slots):
+                promises = self._of_node.get(slot.view.name)
+                if promises is not None:
+                    held = count + sum(one.devices for one in promises)
+                    at_ms = slot.available()[held] if held <= slot.kind.total else FAR_MS
+                    when[place] = max(at_ms, now_ms) << _BUSY_BITS
+        return when
 
     def _promise(self, slot: Slot, count: int, from_ms: int) -> None:
         promises = self._of_node.setdefault(slot.view.name, [])

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from airyard.core.scheduling.book import Book
 from airyard.core.scheduling.order import FIRST_BAND, SLICED_BAND, band
-from airyard.core.scheduling.plan import Waiting
 from airyard.core.scheduling.queue import Group
 
 
-def band_of(book: Book, group: Group, want: Waiting) -> float:
-    """Return the band of a run that has not waited too long."""
+def band_of(book: Book, group: Group) -> float:
+    """Return the band of a group's runs that have not waited too long."""
     key, shares = group.key, book.shares
-    pool = book.primary(key.shape)
+    shape = key.shape
     base = band(
         group.order,
-        guaranteed=shares.within_guarantee(want, pool),
-        over_served=shares.over_served(key.project, pool, group.order),
+        guaranteed=shares.guaranteed(key.project, group.pool, key.rank, shape.devices * shape.nodes),
+        over_served=shares.over_served(key.project, group.pool, group.order),
     )
     return base + SLICED_BAND if key.sliced else base
 
@@ -31,7 +30,7 @@ def in_order(book: Book, now_ms: int) -> list[int]:
     """
     rows: list[tuple[int, float, float, int, int]] = []
     for group in book.queue.groups.values():
-        usual = band_of(book, group, book.queue.runs[group.entries[0][2]])
+        usual = band_of(book, group)
         aged = {run_id for since_ms, run_id in group.by_age if since_ms + group.ageing_ms <= now_ms}
         for standing, queued_ms, run_id in group.entries:
             if run_id in aged:

@@ -7,14 +7,14 @@ Derived from the node views and the seats of live attempts: it equals its rebuil
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from airyard.core.scheduling.plan import NodeView, Running, Shape
 
-FAR_MS = 1 << 62
+FAR_MS = 1 << 55
 """Later than any time."""
 
 
@@ -63,35 +63,28 @@ class Slot:
     """Devices of attempts that are on their way out and that are promised to nobody."""
     given: tuple[tuple[int, int], ...] = ()
     """(until, devices) that the plan in the making has given away or promised."""
+    by_rank: tuple[int, ...] = (0, 0, 0)
+    """Devices of residents that are not on their way out, by class."""
+    open: bool = True
+    """New members may be placed on it."""
+    ready: int = 0
+    """Devices that may be given away now; a node of a pool that does not share gives all or nothing."""
     _avail: tuple[int, ...] | None = None
 
-    @property
-    def open(self) -> bool:
-        """True when new members may be placed on it."""
-        return self.view.alive and not self.view.cordoned
+    def available(self) -> tuple[int, ...]:
+        """Return, for each number of devices from 0 to all, when so many are expected to be free at once.
 
-    @property
-    def ready(self) -> int:
-        """Devices that may be given away now; a node of a pool that does not share gives all or nothing."""
-        return len(self.free) if self.shared or not (self.residents or self.given) else 0
-
-    def available_ms(self, count: int) -> int:
-        """Return when ``count`` devices are expected to be free at once: 0 for now, FAR_MS for never."""
+        0 is now; FAR_MS is never, for what strangers hold too.
+        """
         if self._avail is None:
             self._avail = self._releases()
-        return self._avail[count] if count < len(self._avail) else FAR_MS
+        return self._avail
 
     def free_at(self, at_ms: int) -> int:
         """Return how many devices are expected to be free at a time."""
-        if self._avail is None:
-            self._avail = self._releases()
-        count = len(self._avail) - 1
-        while count and self._avail[count] > at_ms:
-            count -= 1
-        return count
+        return bisect_right(self.available(), at_ms) - 1
 
     def _releases(self) -> tuple[int, ...]:
-        """Return, for each number of devices, when so many are free: index 0 is 0."""
         times = [0] * len(self.free)
         leaving: list[int] = []
         for running, devices in self.residents.values():
@@ -103,7 +96,7 @@ class Slot:
         times.sort()
         if not self.shared and (self.residents or self.given):
             times = [times[-1]] * len(times)
-        return (0, *times)
+        return (0, *times, *([FAR_MS] * (self.kind.total - len(times))))
 
     def forget(self) -> None:
         """Note that residents or free devices have changed."""
@@ -151,6 +144,7 @@ class NodeIndex:
         self.names: dict[Kind, dict[str, None]] = {}
         self._fitting: dict[Shape, dict[str, list[Kind]]] = {}
         self._leaving: dict[str, None] = {}
+        self._open: dict[Kind, list[Slot]] = {}
         self._log: list[tuple[Slot, tuple[int, ...], int, tuple[tuple[int, int], ...]]] | None = None
 
     def put(self, view: NodeView, shared: bool) -> None:
@@ -172,18 +166,22 @@ class NodeIndex:
         )
         key = natural(view.fabric), natural(view.rack), natural(view.name)
         slot = Slot(view=view, key=key, kind=kind, shared=shared, residents=residents)
+        slot.open = view.alive and not view.cordoned
         self.slots[view.name] = slot
         if kind not in self.names:
             self.names[kind] = {}
             self._fitting.clear()
         self.names[kind][view.name] = None
+        self._open.pop(kind, None)
         self._refresh(slot)
+        slot.ready = _ready(slot)
         if slot.open:
             self._shelf(kind).add(slot, slot.ready)
 
     def drop(self, name: str) -> None:
         """Forget a node."""
         slot = self.slots.pop(name)
+        self._open.pop(slot.kind, None)
         self._leaving.pop(name, None)
         if slot.open:
             self.shelves[slot.kind].remove(slot, slot.ready)
@@ -199,30 +197,36 @@ class NodeIndex:
         for seat in running.seats:
             slot = self.slots.get(seat.node)
             if slot is not None:
-                before = slot.ready
                 slot.residents[running.run_id] = (running, seat.devices)
                 self._refresh(slot)
-                self._move(slot, before)
+                self._move(slot)
 
     def unseat(self, running: Running) -> None:
         """Take an attempt away."""
         for seat in running.seats:
             slot = self.slots.get(seat.node)
             if slot is not None and running.run_id in slot.residents:
-                before = slot.ready
                 del slot.residents[running.run_id]
                 self._refresh(slot)
-                self._move(slot, before)
+                self._move(slot)
 
     def _refresh(self, slot: Slot) -> None:
         taken = {device for _, devices in slot.residents.values() for device in devices}
         slot.free = tuple(device for device in slot.view.devices if device not in taken)
         slot.given = ()
-        slot.leaving = sum(len(devices) for running, devices in slot.residents.values() if running.stopping)
+        slot.leaving = 0
+        by_rank = [0, 0, 0]
+        for running, devices in slot.residents.values():
+            if running.stopping:
+                slot.leaving += len(devices)
+            else:
+                by_rank[running.rank] += len(devices)
+        slot.by_rank = tuple(by_rank)
         self._note_leaving(slot)
         slot.forget()
 
-    def _move(self, slot: Slot, before: int) -> None:
+    def _move(self, slot: Slot) -> None:
+        before, slot.ready = slot.ready, _ready(slot)
         if slot.open and slot.ready != before:
             shelf = self.shelves[slot.kind]
             shelf.remove(slot, before)
@@ -271,11 +275,10 @@ class NodeIndex:
     def _set(
         self, slot: Slot, free: tuple[int, ...], leaving: int, given: tuple[tuple[int, int], ...]
     ) -> None:
-        before = slot.ready
         slot.free, slot.leaving, slot.given = free, leaving, given
         slot.forget()
         self._note_leaving(slot)
-        self._move(slot, before)
+        self._move(slot)
 
     def _note_leaving(self, slot: Slot) -> None:
         if slot.leaving:
@@ -313,6 +316,15 @@ class NodeIndex:
             for name in self.names[kind]:
                 yield self.slots[name]
 
+    def open_ones(self, kinds: Iterable[Kind]) -> Iterator[Slot]:
+        """Yield the open nodes of the kinds, in key order within each."""
+        for kind in kinds:
+            found = self._open.get(kind)
+            if found is None:
+                slots = (self.slots[name] for name in self.names[kind])
+                found = self._open[kind] = sorted((s for s in slots if s.open), key=lambda slot: slot.key)
+            yield from found
+
     def capacity(self, pool: str) -> int:
         """Return the devices of a pool's open nodes. Cost: its nodes."""
         return sum(
@@ -322,3 +334,7 @@ class NodeIndex:
             for name in names
             if self.slots[name].open
         )
+
+
+def _ready(slot: Slot) -> int:
+    return len(slot.free) if slot.shared or not (slot.residents or slot.given) else 0

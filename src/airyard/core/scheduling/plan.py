@@ -250,5 +250,7 @@ class Plan:
     starts: tuple[Start, ...] = ()
     evictions: tuple[Eviction, ...] = ()
     refusals: Mapping[GroupKey, Refusal] = field(default_factory=dict)
+    of_shapes: Mapping[Shape, Refusal] = field(default_factory=dict)
+    """For groups that are not among ``refusals``: they were not tried, because none of their shape could start."""
     holds: tuple[Hold, ...] = ()
     wake_ms: int | None = None

@@ -53,16 +53,20 @@ def plan(book: Book, now_ms: int) -> Plan:
         book.shares.rollback()
 
 
+_Like = tuple[Shape, str]
+
+
 class _Stream:
     """The runs of one group in one order: by standing, or those that have waited too long by age."""
 
-    __slots__ = ("aged", "at", "band", "group")
+    __slots__ = ("aged", "at", "group", "seen")
 
     def __init__(self, group: Group, *, aged: bool) -> None:
         self.group = group
         self.aged = aged
         self.at = 0
-        self.band = 0.0
+        self.seen = 0
+        """Starts of the plan when its band was looked at: only a start can change it."""
 
 
 class _Cycle:
@@ -78,14 +82,16 @@ class _Cycle:
         self.asked_to_leave: list[Eviction] = []
         self.refusals: dict[GroupKey, Refusal] = {}
         self.done: set[int] = set()
-        self.window: dict[Shape, int] = {}
-        """Shape that was refused → how long a run of it may last to start all the same; 0 when none can."""
-        self.powerless: set[tuple[Shape, int, str, bool]] = set()
-        """(shape, rank, project, sliced) that nobody can be evicted for."""
+        self.able: dict[Shape, tuple[dict[str, list[Kind]], Refusal | None]] = {}
+        self.window: dict[_Like, int] = {}
+        """What was refused → how long such a run may last to start all the same; 0 when none can."""
+        self.powerless: set[tuple[_Like, int, str, str]] = set()
+        """(like, rank, pool, kind of right) that nobody can be evicted for."""
+        self.exhausted: dict[_Like, tuple[str, ...]] = {}
+        """What can neither start nor be promised anything any more, and the pools it was tried in."""
         self.promised: dict[str, int] = {}
         """Pool → blocked runs that hold a promise."""
-        self.never: dict[Shape, Refusal] = {}
-        self.why: dict[Shape, Refusal] = {}
+        self.why: dict[_Like, Refusal] = {}
         self.depth = BACKFILL_DEPTH
 
     def run(self) -> Plan:
@@ -102,12 +108,15 @@ class _Cycle:
                 stream.at += 1
                 self._push(heap, stream, tie)
                 continue
-            now_band = self._band(stream, run_id)
-            if now_band > stored_band:
-                stream.band = now_band
-                heapq.heappush(heap, (rank, now_band, entry, tie, stream))
+            want = self.book.queue.runs[run_id]
+            if self._hopeless(want, stream.group.key):
                 continue
-            if self._serve(self.book.queue.runs[run_id], stream):
+            if stream.seen != len(self.starts):
+                now_band = self._band(stream)
+                if now_band > stored_band:
+                    heapq.heappush(heap, (rank, now_band, entry, tie, stream))
+                    continue
+            if self._serve(want, stream):
                 stream.at += 1
                 self._push(heap, stream, tie)
         return Plan(
@@ -116,6 +125,7 @@ class _Cycle:
             starts=tuple(self.starts),
             evictions=tuple(self.asked_to_leave),
             refusals=self.refusals,
+            of_shapes={shape: refusal for (shape, _), refusal in self.why.items()},
             holds=tuple(self.holds.made),
             wake_ms=self._wakes(),
         )
@@ -144,15 +154,32 @@ class _Cycle:
             if stream.at >= len(group.entries):
                 return
             entry = group.entries[stream.at]
-        stream.band = self._band(stream, entry[2])
-        heapq.heappush(heap, (group.key.rank, stream.band, entry, tie, stream))
+        heapq.heappush(heap, (group.key.rank, self._band(stream), entry, tie, stream))
 
-    def _band(self, stream: _Stream, run_id: int) -> float:
-        if stream.aged:
-            return FIRST_BAND
-        return band_of(self.book, stream.group, self.book.queue.runs[run_id])
+    def _band(self, stream: _Stream) -> float:
+        stream.seen = len(self.starts)
+        return FIRST_BAND if stream.aged else band_of(self.book, stream.group)
 
     # One run.
+
+    def _like(self, key: GroupKey) -> _Like:
+        """Return what runs must have in common for what was found of one to hold for the other."""
+        return key.shape, key.project if self.book.barred else ""
+
+    def _hopeless(self, want: Waiting, key: GroupKey) -> bool:
+        """True when a run like this one was blocked before, for good, and this one has no more right to evict.
+
+        Cost: constant; a long queue consists of such runs. Where quotas may be the reason they are asked.
+        """
+        like = self._like(key)
+        pools = self.exhausted.get(like)
+        if pools is None or key.project in self.book.spent or self.book.shares.limits(key.project):
+            return False
+        for pool in pools:
+            right = self.evictions.power(want, pool, sliced=key.sliced)
+            if right is not None and (like, key.rank, pool, right) not in self.powerless:
+                return False
+        return True
 
     def _serve(self, want: Waiting, stream: _Stream) -> bool:
         """Place a run or note why not. True when the next one of the stream may still be served."""
@@ -162,41 +189,48 @@ class _Cycle:
         over = self.book.shares.over_user_limit(want)
         if over is not None:
             return self._refuse(key, reasons.user_limit(want, *over))
-        pools, refusal = self._pools(want)
+        able, refusal = self._able(want, key)
         if refusal is not None:
             return self._refuse(key, refusal)
-        window = self.window.get(key.shape)
-        if window is not None and window < want.bound_ms:
-            return self._blocked(want, stream, pools)
-        for pool, kinds in pools.items():
-            if self._start(want, pool, kinds):
-                return True
-        self.window[key.shape] = self._window(want, pools) if window is None else want.bound_ms - 1
+        pools, refusal = self._allowed(want, able)
+        if refusal is not None:
+            return self._refuse(key, refusal)
+        like = self._like(key)
+        window = self.window.get(like)
+        if window is None or window >= want.bound_ms:
+            for pool, kinds in pools.items():
+                if self._start(want, pool, kinds):
+                    return True
+            if window is None:
+                self.window[like] = self._window(want, able)
+            elif len(pools) == len(able):
+                self.window[like] = want.bound_ms - 1
         return self._blocked(want, stream, pools)
 
     def _refuse(self, key: GroupKey, refusal: Refusal) -> bool:
         self.refusals.setdefault(key, refusal)
         return False
 
-    def _pools(self, want: Waiting) -> tuple[dict[str, list[Kind]], Refusal | None]:
-        """Return the pools that the run may stand in, or why there is none."""
-        book = self.book
-        fitting = book.nodes.fitting(want.shape)
-        if len(fitting) == 1 or want.pool is not None:
-            able = fitting
-        else:
-            able = {p: kinds for p, kinds in fitting.items() if self._nodes_of(kinds) >= want.nodes}
-        if not able or (len(able) == 1 and self._nodes_of(next(iter(able.values()))) < want.nodes):
-            never = self.never.get(want.shape)
-            if never is None:
-                never = impossible([slot.view for slot in book.nodes.slots.values()], want)
-                assert never is not None
-                self.never[want.shape] = never
-            return {}, never
+    def _able(self, want: Waiting, key: GroupKey) -> tuple[dict[str, list[Kind]], Refusal | None]:
+        """Return the pools that could hold the run if they were empty, or why there is none."""
+        found = self.able.get(key.shape)
+        if found is None:
+            fitting = self.book.nodes.fitting(key.shape)
+            able = {pool: kinds for pool, kinds in fitting.items() if self._nodes_of(kinds) >= want.nodes}
+            never = None
+            if not able:
+                never = impossible([slot.view for slot in self.book.nodes.slots.values()], want)
+            found = self.able[key.shape] = able, never
+        return found
+
+    def _allowed(
+        self, want: Waiting, able: dict[str, list[Kind]]
+    ) -> tuple[dict[str, list[Kind]], Refusal | None]:
+        """Return the pools in which the project's ceiling leaves room, or why there is none."""
         refusal: Refusal | None = None
         allowed = {}
         for pool, kinds in able.items():
-            over = book.shares.over_ceiling(want, pool)
+            over = self.book.shares.over_ceiling(want, pool)
             if over is None:
                 allowed[pool] = kinds
             elif refusal is None:
@@ -244,8 +278,8 @@ class _Cycle:
             windows = sorted(
                 (
                     self.holds.window_ms(slot, want.devices_per_node)
-                    for slot in self.book.nodes.of_kinds(kinds)
-                    if slot.open and slot.ready >= want.devices_per_node
+                    for slot in self.book.nodes.open_ones(kinds)
+                    if slot.ready >= want.devices_per_node
                 ),
                 reverse=True,
             )
@@ -257,17 +291,20 @@ class _Cycle:
 
     def _blocked(self, want: Waiting, stream: _Stream, pools: dict[str, list[Kind]]) -> bool:
         key = stream.group.key
+        like = self._like(key)
         refusal = self._make_room(want, key, pools)
         promised = refusal is not None
-        if refusal is None and self.refusals.get(key) is None:
-            refusal = self._why(want, pools)
-        if not promised:
+        if refusal is None:
+            refusal = self.why.get(like)
+            if refusal is None:
+                refusal = self.why[like] = self._why(want, pools)
             promised = self._promise(want, pools)
-        if refusal is not None:
-            self.refusals.setdefault(key, refusal)
+        self.refusals.setdefault(key, refusal)
         if promised:
             return True
-        window = self.window.get(key.shape, 0)
+        window = self.window.get(like, 0)
+        if not window and len(pools) == len(self._able(want, key)[0]):
+            self.exhausted[like] = tuple(pools)
         return window > 0 and self._skip_long(stream, window)
 
     def _skip_long(self, stream: _Stream, window: int) -> bool:
@@ -292,16 +329,16 @@ class _Cycle:
                 self._keep(nodes, want)
                 evicted = any(running.evicted for running in leaving)
                 return (reasons.preempting if evicted else reasons.ending)(want, leaving)
-        power = key.shape, key.rank, key.project, key.sliced
-        if power in self.powerless:
-            return None
         for pool, kinds in pools.items():
-            if not self.evictions.may_ask(want, pool, sliced=key.sliced):
+            right = self.evictions.power(want, pool, sliced=key.sliced)
+            power = self._like(key), key.rank, pool, right or ""
+            if right is None or power in self.powerless:
                 continue
             found = self.evictions.choose(
                 kinds, want, lambda slot: self._free_for(slot, want), sliced=key.sliced
             )
             if found is None:
+                self.powerless.add(power)
                 continue
             victims, nodes = found
             for victim in victims:
@@ -321,7 +358,6 @@ class _Cycle:
                         self.book.nodes.let_go(self.book.nodes.slots[seat.node], len(seat.devices))
             self._keep(nodes, want)
             return reasons.preempting(want, [victim.running for victim in victims])
-        self.powerless.add(power)
         return None
 
     def _leaving_for(self, want: Waiting, kinds: Sequence[Kind]) -> list[Slot] | None:
@@ -337,11 +373,8 @@ class _Cycle:
             names = {slot.view.name for slot in able}
             able += [
                 slot
-                for slot in self.book.nodes.of_kinds(kinds)
-                if slot.open
-                and slot.view.name not in names
-                and slot.ready >= count
-                and self._free_for(slot, want)
+                for slot in self.book.nodes.open_ones(kinds)
+                if slot.view.name not in names and slot.ready >= count and self._free_for(slot, want)
             ]
         return gang(able, want.nodes, same_fabric=want.same_fabric)
 
@@ -381,22 +414,18 @@ class _Cycle:
 
     def _why(self, want: Waiting, pools: dict[str, list[Kind]]) -> Refusal:
         """Return why nothing of the shape starts. Cost: once a shape, and its nodes only where promises matter."""
-        known = self.why.get(want.shape)
-        if known is not None:
-            return known
         kinds = next(iter(pools.values()))
         index = self.book.nodes
         ready = index.ready(kinds, want.devices_per_node)
         if ready >= want.nodes and (self.holds.made or self.book.barred):
-            slots = [s for s in index.of_kinds(kinds) if s.open and s.ready >= want.devices_per_node]
+            slots = [s for s in index.open_ones(kinds) if s.ready >= want.devices_per_node]
             kept = [slot for slot in slots if not self._free_for(slot, want)]
             if kept and len(slots) - len(kept) < want.nodes:
                 names = {slot.view.name for slot in kept}
                 ahead = [hold for hold in self.holds.made if names.intersection(hold.nodes)]
                 barred = [slot.view.name for slot in kept if slot.view.name in self.book.barred]
                 return reasons.held_for(want, len(slots), ahead, barred)
-        refusal = self.why[want.shape] = reasons.no_room(want, list(index.of_kinds(kinds)), ready)
-        return refusal
+        return reasons.no_room(want, index, kinds, ready)
 
     # When to look again.
 

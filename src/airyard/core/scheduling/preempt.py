@@ -74,21 +74,28 @@ class Evictions:
         self.gone: set[int] = set()
         self.wake_ms: int | None = None
         """When a right that is refused for the time being comes to be."""
+        self._slices: set[str] | None = None
+        self._sliced_projects = False
 
-    def may_ask(self, want: Waiting, pool: str, *, sliced: bool) -> bool:
-        """True when there may be somebody in the pool whom the run has a right to evict. Cost: classes and projects."""
-        book = self._book
-        if any(
-            book.shares.of_rank.get((pool, rank), 0) for rank in range(want.rank + 1, BEST_EFFORT_RANK + 1)
-        ):
-            return True
-        if book.shares.within_guarantee(want, pool):
-            return True
-        return not sliced and self._slices(pool)
+    def power(self, want: Waiting, pool: str, *, sliced: bool) -> str | None:
+        """Return by what kind of right the run might evict somebody in the pool: None when by none at all.
 
-    def _slices(self, pool: str) -> bool:
-        book = self._book
-        return book.pool(pool).slicing is not None or any(p.slicing for p in book.policy.projects)
+        Runs of one shape and class with the same answer have the same rights. Cost: constant.
+        """
+        if self.beyond_class(want, pool, sliced=sliced):
+            return f"{want.project} {sliced}"
+        of_rank = self._book.shares.of_rank
+        lower = any(of_rank.get((pool, rank), 0) for rank in range(want.rank + 1, BEST_EFFORT_RANK + 1))
+        return "" if lower else None
+
+    def beyond_class(self, want: Waiting, pool: str, *, sliced: bool) -> bool:
+        """True when the run may have a right against others of its own class: to reclaim, or to its first slice."""
+        if self._slices is None:
+            self._slices = {p.name for p in self._book.policy.pools if p.slicing is not None}
+            self._sliced_projects = any(p.slicing for p in self._book.policy.projects)
+        if not sliced and (self._sliced_projects or pool in self._slices):
+            return True
+        return self._book.shares.within_guarantee(want, pool)
 
     def right(self, want: Waiting, running: Running, *, sliced: bool) -> str | None:
         """Return the rule by which ``want`` may evict ``running``; None when it may not."""
@@ -145,9 +152,12 @@ class Evictions:
         Node by node the cheapest is taken, what was already paid for counted as free; a victim that turns out not to be
         needed is spared. Cost: nodes and residents of the kinds.
         """
+        beyond_class = self.beyond_class(want, kinds[0].pool, sliced=sliced)
         blocks: dict[str, list[Slot]] = {}
-        for slot in self._book.nodes.of_kinds(kinds):
-            if slot.open and len(slot.view.devices) >= want.devices_per_node and may_stand(slot):
+        by_right = slice(want.rank if beyond_class else want.rank + 1, None)
+        for slot in self._book.nodes.open_ones(kinds):
+            most = len(slot.free) + slot.leaving + sum(slot.by_rank[by_right])
+            if most >= (want.devices_per_node if slot.shared else len(slot.view.devices)) and may_stand(slot):
                 blocks.setdefault(slot.view.fabric if want.same_fabric else "", []).append(slot)
         asked: dict[int, Victim | None] = {}
 
@@ -158,7 +168,7 @@ class Evictions:
 
         best: tuple[tuple[bool, int, int, int], _Choice, list[Slot]] | None = None
         for slots in blocks.values():
-            found = self._in_block(slots, want, price)
+            found = self._in_block(slots, want, price) if len(slots) >= want.nodes else None
             if found is not None and (best is None or found[0] < best[0]):
                 best = found
         if best is None or not best[1].victims:

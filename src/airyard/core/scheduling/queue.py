@@ -24,6 +24,8 @@ class Group:
     """Waiting runs that differ only in their standing. ``by_age`` is in submit order."""
 
     key: GroupKey
+    pool: str
+    """The pool that serves its shape first."""
     order: PoolOrder
     ageing_ms: int
     entries: list[Entry] = field(default_factory=list)
@@ -36,7 +38,7 @@ class QueueIndex:
     def __init__(
         self,
         key_of: Callable[[Waiting], GroupKey],
-        rules_of: Callable[[GroupKey], tuple[PoolOrder, int]],
+        rules_of: Callable[[GroupKey], tuple[str, PoolOrder, int]],
     ) -> None:
         self._key_of = key_of
         self._rules_of = rules_of
@@ -91,8 +93,8 @@ class QueueIndex:
         key = self._key_of(want)
         group = self.groups.get(key)
         if group is None:
-            order, ageing_ms = self._rules_of(key)
-            group = self.groups[key] = Group(key, order, ageing_ms)
+            pool, order, ageing_ms = self._rules_of(key)
+            group = self.groups[key] = Group(key, pool, order, ageing_ms)
         insort(group.entries, standing(want, group.order))
         insort(group.by_age, (want.queued_ms, want.run_id))
 

@@ -6,12 +6,13 @@ Owns: the text of refusals. Must not know: how they are found.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from airyard.core.scheduling.feasible import shape_in_words
-from airyard.core.scheduling.nodes import Slot
+from airyard.core.scheduling.nodes import Kind, NodeIndex, Slot
 from airyard.core.scheduling.plan import Hold, Reason, Refusal, Running, Waiting
 
-HOLDERS_FROM = 256
+HOLDERS_FROM = 64
 """Of how many nodes the holders are named."""
 
 
@@ -131,31 +132,33 @@ def held_for(want: Waiting, ready: int, ahead: Sequence[Hold], barred: Sequence[
     return Refusal(run_id=want.run_id, reason=Reason.HELD_FOR_RESERVATION, message=message, evidence=evidence)
 
 
-def no_room(want: Waiting, fitting: Sequence[Slot], ready: int) -> Refusal:
+def no_room(want: Waiting, index: NodeIndex, kinds: Sequence[Kind], ready: int) -> Refusal:
     """Too few nodes have enough devices free: closed ones, busy ones, or ready ones spread over fabrics."""
-    up = [slot for slot in fitting if slot.open]
+    up = index.ready(kinds, 0)
     asks = f"it asks {shape_in_words(want)}"
-    if len(up) < want.nodes:
-        out = [slot.view.name for slot in fitting if not slot.open]
+    if up < want.nodes:
+        slots = list(index.of_kinds(kinds))
+        out = [slot.view.name for slot in slots if not slot.open]
         more = f" and {len(out) - 5} more" if len(out) > 5 else ""
         return Refusal(
             run_id=want.run_id,
             reason=Reason.NODES_UNHEALTHY,
-            message=f"{asks}; {len(up)} of {len(fitting)} are up and open (out: {', '.join(out[:5])}{more})",
-            evidence={"nodes_up": len(up), "nodes_out": out[:50]},
+            message=f"{asks}; {up} of {len(slots)} are up and open (out: {', '.join(out[:5])}{more})",
+            evidence={"nodes_up": up, "nodes_out": out[:50]},
         )
     if want.same_fabric and ready >= want.nodes:
-        return _no_block(want, up)
-    holders = sorted({run_id for slot in up[:HOLDERS_FROM] for run_id in slot.residents})
+        return _no_block(want, list(index.open_ones(kinds)))
+    looked_at = islice(index.open_ones(kinds), HOLDERS_FROM)
+    holders = sorted({run_id for slot in looked_at for run_id in slot.residents})
     held = f"; {_holding(holders)} devices there" if holders else ""
     return Refusal(
         run_id=want.run_id,
         reason=Reason.NO_FREE_NODES,
-        message=f"{asks}; {ready} of {len(up)} have {want.devices_per_node} free now{held}",
+        message=f"{asks}; {ready} of {up} have {want.devices_per_node} free now{held}",
         evidence={
             "nodes_asked": want.nodes,
             "nodes_free": ready,
-            "nodes_up": len(up),
+            "nodes_up": up,
             "holders": holders[:50],
         },
     )

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from airyard.core.policy import Policy, PoolOrder, ProjectPolicy, Share
+from airyard.core.policy import Policy, PoolOrder, ProjectPolicy, Share, UserLimits
 from airyard.core.scheduling.plan import Running, Used, Waiting
 
 K = TypeVar("K")
 BEST_EFFORT_RANK = 2
+NO_LIMITS = UserLimits()
 
 
 class Shares:
@@ -42,6 +43,8 @@ class Shares:
             for share in project.shares:
                 self._guarantees[share.pool] = self._guarantees.get(share.pool, 0) + share.guarantee
         self._means: dict[str, float] = {}
+        self._shares: dict[tuple[str, str], Share] = {}
+        self._scaled: dict[tuple[str, str], int] = {}
 
     def used_so_far(self, usage: Iterable[Used]) -> None:
         """Take in the decayed usage as of now."""
@@ -86,24 +89,45 @@ class Shares:
 
     def share(self, project: str, pool: str) -> Share:
         """Return the declared share, or the plain one."""
-        found = self.projects.get(project)
-        return found.share_of(pool) if found is not None else Share(pool=pool)
+        share = self._shares.get((project, pool))
+        if share is None:
+            found = self.projects.get(project)
+            share = found.share_of(pool) if found is not None else Share(pool=pool)
+            self._shares[project, pool] = share
+        return share
 
     def guarantee(self, project: str, pool: str) -> int:
         """Return the devices guaranteed; scaled down when the pool's open nodes no longer cover all guarantees."""
-        declared = self.share(project, pool).guarantee
-        total = self._guarantees.get(pool, 0)
-        if not declared:
-            return 0
-        capacity = self._capacity(pool)
-        return declared if capacity >= total else declared * capacity // total
+        found = self._scaled.get((project, pool))
+        if found is None:
+            found = self.share(project, pool).guarantee
+            total = self._guarantees.get(pool, 0)
+            if found and (capacity := self._capacity(pool)) < total:
+                found = found * capacity // total
+            self._scaled[project, pool] = found
+        return found
+
+    def nodes_changed(self) -> None:
+        """Note that pools may have other capacities now."""
+        self._scaled.clear()
 
     def within_guarantee(self, want: Waiting, pool: str) -> bool:
         """True when the run, placed, would still be within its project's guarantee. BEST_EFFORT never is."""
-        if want.rank == BEST_EFFORT_RANK or want.project not in self.projects:
+        return self.guaranteed(want.project, pool, want.rank, want.devices)
+
+    def guaranteed(self, project: str, pool: str, rank: int, devices: int) -> bool:
+        """True when so many devices more of this class would still be within the project's guarantee."""
+        if rank == BEST_EFFORT_RANK or project not in self.projects:
             return False
-        guarantee = self.guarantee(want.project, pool)
-        return guarantee > 0 and self.firm.get((want.project, pool), 0) + want.devices <= guarantee
+        guarantee = self.guarantee(project, pool)
+        return guarantee > 0 and self.firm.get((project, pool), 0) + devices <= guarantee
+
+    def limits(self, project: str) -> bool:
+        """True when a run of the project may be refused by a ceiling or a limit of its user."""
+        found = self.projects.get(project)
+        return found is not None and (
+            found.per_user != NO_LIMITS or any(share.ceiling is not None for share in found.shares)
+        )
 
     def borrows(self, running: Running) -> bool:
         """True when the attempt stands on borrowed devices: BEST_EFFORT, or its project is above its guarantee."""

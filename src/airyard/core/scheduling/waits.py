@@ -20,4 +20,4 @@ def refusal_of(plan: Plan | None, want: Waiting, now_ms: int) -> Refusal | None:
             found = plan.refusals.get(key)
             if found is not None:
                 return found
-    return None
+    return plan.of_shapes.get(want.shape)
