@@ -54,6 +54,7 @@ def plan(book: Book, now_ms: int) -> Plan:
 
 
 _Like = tuple[Shape, str]
+_Row = tuple[int, float, Entry, int, "_Stream"]
 
 
 class _Stream:
@@ -82,6 +83,7 @@ class _Cycle:
         self.asked_to_leave: list[Eviction] = []
         self.refusals: dict[GroupKey, Refusal] = {}
         self.done: set[int] = set()
+        """Runs that are not looked at again."""
         self.able: dict[Shape, tuple[dict[str, list[Kind]], Refusal | None]] = {}
         self.window: dict[_Like, int] = {}
         """What was refused → how long such a run may last to start all the same; 0 when none can."""
@@ -95,12 +97,15 @@ class _Cycle:
         self.depth = BACKFILL_DEPTH
 
     def run(self) -> Plan:
-        heap: list[tuple[int, float, Entry, int, _Stream]] = []
-        number = 0
+        heap: list[_Row] = []
         for group in self.book.queue.groups.values():
-            for stream in self._streams(group):
-                number += 1
-                self._push(heap, stream, number)
+            since_ms = group.by_age[0][0]
+            if since_ms + group.ageing_ms <= self.now_ms:
+                self._next(heap, _Stream(group, aged=True), len(heap))
+            else:
+                self._wake_at(since_ms + group.ageing_ms)
+            self._next(heap, _Stream(group, aged=False), len(heap))
+        heapq.heapify(heap)
         while heap:
             rank, stored_band, entry, tie, stream = heapq.heappop(heap)
             run_id = entry[2]
@@ -132,29 +137,29 @@ class _Cycle:
 
     # The order.
 
-    def _streams(self, group: Group) -> list[_Stream]:
-        due_ms = group.by_age[0][0] + group.ageing_ms
-        if due_ms <= self.now_ms:
-            return [_Stream(group, aged=True), _Stream(group, aged=False)]
-        self._wake_at(due_ms)
-        return [_Stream(group, aged=False)]
-
-    def _push(self, heap: list[tuple[int, float, Entry, int, _Stream]], stream: _Stream, tie: int) -> None:
-        """Put a stream's next run in its place; a stream that has none is over."""
-        group = stream.group
-        if stream.aged:
-            if stream.at >= len(group.by_age):
-                return
-            since_ms, run_id = group.by_age[stream.at]
+    def _next(self, rows: list[_Row], stream: _Stream, tie: int) -> bool:
+        """Add a stream's next run to the rows; False when the stream is over."""
+        group, at = stream.group, stream.at
+        if not stream.aged:
+            if at >= len(group.entries):
+                return False
+            entry = group.entries[at]
+        else:
+            if at >= len(group.by_age):
+                return False
+            since_ms, run_id = group.by_age[at]
             if since_ms + group.ageing_ms > self.now_ms:
                 self._wake_at(since_ms + group.ageing_ms)
-                return
-            entry: Entry = (float(since_ms), since_ms, run_id)
-        else:
-            if stream.at >= len(group.entries):
-                return
-            entry = group.entries[stream.at]
-        heapq.heappush(heap, (group.key.rank, self._band(stream), entry, tie, stream))
+                return False
+            entry = float(since_ms), since_ms, run_id
+        rows.append((group.key.rank, self._band(stream), entry, tie, stream))
+        return True
+
+    def _push(self, heap: list[_Row], stream: _Stream, tie: int) -> None:
+        """Put a stream's next run in its place; a stream that has none is over."""
+        row: list[_Row] = []
+        if self._next(row, stream, tie):
+            heapq.heappush(heap, row[0])
 
     def _band(self, stream: _Stream) -> float:
         stream.seen = len(self.starts)
@@ -292,6 +297,9 @@ class _Cycle:
     def _blocked(self, want: Waiting, stream: _Stream, pools: dict[str, list[Kind]]) -> bool:
         key = stream.group.key
         like = self._like(key)
+        if stream.aged:
+            # It stands in the usual order of its group too, and must not be promised anything twice.
+            self.done.add(want.run_id)
         refusal = self._make_room(want, key, pools)
         promised = refusal is not None
         if refusal is None:

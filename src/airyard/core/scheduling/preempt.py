@@ -74,6 +74,7 @@ class Evictions:
         self.gone: set[int] = set()
         self.wake_ms: int | None = None
         """When a right that is refused for the time being comes to be."""
+        self._lower: dict[tuple[str, int], bool] = {}
         self._slices: set[str] | None = None
         self._sliced_projects = False
 
@@ -84,8 +85,11 @@ class Evictions:
         """
         if self.beyond_class(want, pool, sliced=sliced):
             return f"{want.project} {sliced}"
-        of_rank = self._book.shares.of_rank
-        lower = any(of_rank.get((pool, rank), 0) for rank in range(want.rank + 1, BEST_EFFORT_RANK + 1))
+        lower = self._lower.get((pool, want.rank))
+        if lower is None:
+            of_rank = self._book.shares.of_rank
+            below = range(want.rank + 1, BEST_EFFORT_RANK + 1)
+            lower = self._lower[pool, want.rank] = any(of_rank.get((pool, rank), 0) for rank in below)
         return "" if lower else None
 
     def beyond_class(self, want: Waiting, pool: str, *, sliced: bool) -> bool:
