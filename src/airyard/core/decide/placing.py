@@ -28,6 +28,11 @@ from airyard.core.state import ClusterState
 
 FIRST_PORT = 20_000
 PORTS = 10_000
+_BY_RIGHT = {
+    "priority": "{run.workload.compute.priority.value}",
+    "reclaim": "project {run.project} takes its guarantee back",
+    "slice": "a younger run gets its first slice",
+}
 
 
 def commit_plan(state: ClusterState, command: CommitPlan, now_ms: int) -> Decision:
@@ -145,7 +150,7 @@ def _evict(state: ClusterState, eviction: Eviction, now_ms: int) -> Decision:
         by="scheduler",
         at_ms=now_ms,
         grace_s=grace_of(run),
-        message=f"preempted for run {waiting.run_id} ({waiting.workload.compute.priority.value})",
+        message=f"preempted for run {waiting.run_id} ({_BY_RIGHT[eviction.rule].format(run=waiting)})",
     )
     draft.emit(StopOrdered(run_id=run.run_id, attempt=attempt.number, stop=stop))
     advance(draft)
