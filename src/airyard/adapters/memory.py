@@ -146,6 +146,11 @@ class MemoryReadStore:
         """Yield one run's events in order."""
         return (recorded for recorded in list(self._disk.events) if run_id_of(recorded.event) == run_id)
 
+    def yard_events(self, kind: str, limit: int) -> Sequence[Recorded]:
+        """Return the newest events of a kind that is about no run."""
+        found = [recorded for recorded in self._disk.events if type(recorded.event).__name__ == kind]
+        return found[: -limit - 1 : -1] if limit else []
+
     def code_hashes(self) -> frozenset[str]:
         """Return the code snapshots that some kept run refers to."""
         return frozenset(row.code_hash for row in self._disk.runs.values() if row.code_hash is not None)

@@ -64,6 +64,14 @@ class SqlReadStore:
                 return
             seq = rows[-1][0]
 
+    def yard_events(self, kind: str, limit: int) -> Sequence[Recorded]:
+        """Return the newest events of a kind that is about no run; the index on runs finds them, as they have none."""
+        columns = (journal.c.seq, journal.c.at_ms, journal.c.epoch, journal.c.kind, journal.c.data)
+        query = select(*columns).where(journal.c.run_id.is_(None), journal.c.kind == kind)
+        with disk_errors(self._path), self._engine.begin() as reader:
+            rows = reader.execute(query.order_by(journal.c.seq.desc()).limit(limit)).all()
+        return [event_of(*row) for row in rows]
+
     def code_hashes(self) -> frozenset[str]:
         """Return the code snapshots that some kept run refers to."""
         query = select(runs.c.code_hash).where(runs.c.code_hash.is_not(None)).distinct()

@@ -6,11 +6,13 @@ Owns: the DryRunDoc. Pure; must not know: HTTP, threads.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from airyard.core.commands import SubmitRun
 from airyard.core.decide import Submitted, decide
 from airyard.core.events import Recorded
+from airyard.core.quota import paused
 from airyard.core.run import RunState
 from airyard.core.scheduling.book import Book
 from airyard.core.scheduling.listing import in_order
@@ -38,13 +40,16 @@ def dry_run_document(
     compute, environment = command.workload.compute, command.workload.environment
     for event in decision.events:
         state.apply(Recorded(seq=state.seq + 1, at_ms=now_ms, epoch=state.epoch, event=event))
-    book = Book.of(take_snapshot(state, now_ms), now_ms)
+    snapshot = replace(take_snapshot(state, now_ms), spent=paused(state, now_ms))
+    book = Book.of(snapshot, now_ms)
     found = plan(book, now_ms)
     start = next((each for each in found.starts if each.run_id == run_id), None)
     run = state.runs[run_id]
     waits = start is None and run.state is RunState.QUEUED
     refusal = refusal_of(found, waiting_of(run), now_ms) if waits else None
-    pool = compute.pool or (state.nodes[start.seats[0].node].pool if start else compute.accelerator)
+    pool = compute.pool or (
+        state.policy.pool_of(state.nodes[start.seats[0].node]) if start else compute.accelerator
+    )
     if decision.reply.existing:
         message = f"this idempotency key has made run {run_id} already; submitting returns that run"
     elif start is not None:

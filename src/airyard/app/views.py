@@ -1,13 +1,13 @@
-"""The documents of the native API, built from records: RunDoc, AttemptDoc, NodeDoc, PoolDoc.
+"""The documents of the native API, built from records: RunDoc, AttemptDoc, NodeDoc.
 
-Owns: what people and programs see of a run, attempt, node and pool (``docs/internals.md``, "Native API").
+Owns: what people and programs see of a run, attempt and node (``docs/internals.md``, "Native API").
 Pure; must not know: HTTP, stores, clocks.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -273,8 +273,8 @@ def _member(member: Member) -> Document:
     }
 
 
-def node_document(node: Node, machine: Machine | None, booked: Mapping[int, int]) -> Document:
-    """Return the NodeDoc; ``booked`` is device index → run id."""
+def node_document(node: Node, machine: Machine | None, booked: Mapping[int, int], pool: str) -> Document:
+    """Return the NodeDoc; ``booked`` is device index → run id, ``pool`` the pool it is in."""
     return {
         "name": node.name,
         "machine": node.machine,
@@ -295,29 +295,5 @@ def node_document(node: Node, machine: Machine | None, booked: Mapping[int, int]
         "cpus": node.cpus,
         "memory_bytes": node.memory_bytes,
         "labels": dict(node.labels or {}),
-        "pool": node.pool,
+        "pool": pool,
     }
-
-
-def pool_documents(nodes: Iterable[Document]) -> list[Document]:
-    """Return the PoolDocs of NodeDocs. A device is free only on a node that is up and open."""
-    pools: dict[str, Document] = {}
-    for node in nodes:
-        pool = pools.setdefault(
-            node["pool"],
-            {
-                "name": node["pool"],
-                "accelerator": node["accelerator"],
-                "nodes": 0,
-                "devices": 0,
-                "free_devices": 0,
-                "whole_free_nodes": 0,
-            },
-        )
-        usable = node["alive"] and not node["cordoned"]
-        free = sum(device["state"] == "free" for device in node["devices"]) if usable else 0
-        pool["nodes"] += 1
-        pool["devices"] += len(node["devices"])
-        pool["free_devices"] += free
-        pool["whole_free_nodes"] += free == len(node["devices"]) and free > 0
-    return [pools[name] for name in sorted(pools)]

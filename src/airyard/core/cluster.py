@@ -22,7 +22,7 @@ class Device:
 class Node:
     """A schedulable unit of one machine: its devices of one model, and its share of CPU and memory.
 
-    ``model`` is None for a CPU slot. ``pool`` is the name under which its accelerator type is offered.
+    ``model`` is None for a CPU slot. Which pool it is in says the policy (``Policy.pool_of``).
     """
 
     name: str
@@ -35,11 +35,6 @@ class Node:
     simulated: bool = False
     labels: Mapping[str, str] | None = None
     cordoned: bool = False
-
-    @property
-    def pool(self) -> str:
-        """Nodes of one accelerator type form one pool, named after it."""
-        return self.accelerator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

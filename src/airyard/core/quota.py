@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from airyard.core.policy import HOUR_MS, Policy
+from airyard.core.policy import HOUR_MS, OverBudget, Policy
 from airyard.core.state import ClusterState
 from airyard.core.usage import month_begin_ms, month_of, next_month
 from airyard.core.workload import CPU, Priority
@@ -55,6 +55,17 @@ def spent(state: ClusterState, project: str, now_ms: int) -> float:
             settled = used.settled(now_ms, state.policy.half_life_ms)
             used_ms += settled.month_used if settled.month == month else 0
     return used_ms / HOUR_MS
+
+
+def paused(state: ClusterState, now_ms: int) -> frozenset[str]:
+    """Return the projects whose runs wait because the budget of this month is used up."""
+    return frozenset(
+        project.name
+        for project in state.policy.projects
+        if project.budget is not None
+        and project.budget.over is OverBudget.PAUSE
+        and spent(state, project.name, now_ms) >= project.budget.gpu_hours
+    )
 
 
 def month_end_ms(now_ms: int) -> int:

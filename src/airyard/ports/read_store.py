@@ -52,6 +52,13 @@ class ReadStore(Protocol):
         """Yield the journalled events of one run that are still kept, in order."""
         ...
 
+    def yard_events(self, kind: str, limit: int) -> Sequence[Recorded]:
+        """Return the newest journalled events of a kind that is about no run, newest first.
+
+        Cost: such events of all kinds that are still kept.
+        """
+        ...
+
     def code_hashes(self) -> frozenset[str]:
         """Return the code snapshots that some kept run refers to."""
         ...

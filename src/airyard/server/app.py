@@ -19,6 +19,7 @@ from airyard.server import (
     routes_files,
     routes_logs,
     routes_metrics,
+    routes_policy,
     routes_runs,
     routes_secrets,
     routes_status,
@@ -65,6 +66,7 @@ def create_app(context: ServerContext, *, lifespan: Lifespan[FastAPI] | None = N
         routes_files,
         routes_code,
         routes_yard,
+        routes_policy,
         routes_secrets,
         routes_admin,
     ):

@@ -10,9 +10,11 @@ import asyncio
 from typing import Any
 
 from fastapi import APIRouter
+from fastapi.concurrency import run_in_threadpool
 
 from airyard.app.control import Control
-from airyard.app.views import Document, Lights, node_document, pool_documents, run_document
+from airyard.app.policy_views import pool_documents
+from airyard.app.views import Document, Lights, node_document, run_document
 from airyard.core.cluster import Machine, Node
 from airyard.core.run import Run, RunState
 from airyard.core.scheduling.listing import in_order
@@ -20,7 +22,7 @@ from airyard.core.scheduling.nodes import natural
 from airyard.core.scheduling.plan import Refusal
 from airyard.server.context import ServerContext
 from airyard.server.requests import PREFIX, Context, query
-from airyard.wire import native
+from airyard.wire import native, policy
 
 router = APIRouter(prefix=PREFIX, tags=["yard"])
 
@@ -50,10 +52,11 @@ async def nodes(context: Context) -> dict[str, Any]:
     return {"nodes": await _nodes(context)}
 
 
-@router.get("/pools", responses={200: {"model": native.PoolsAnswer}})
+@router.get("/pools", responses={200: {"model": policy.PoolsAnswer}})
 async def pools(context: Context) -> dict[str, Any]:
-    """Return the pools: accelerator types, and what of them is free."""
-    return {"pools": pool_documents(await _nodes(context))}
+    """Return the pools: what of them is free, guaranteed and borrowed, and their rules."""
+    state = await query(context, lambda control: control.state.copy())
+    return {"pools": await run_in_threadpool(pool_documents, state)}
 
 
 async def order_of_queue(context: ServerContext) -> dict[int, int]:
@@ -65,10 +68,16 @@ async def order_of_queue(context: ServerContext) -> dict[int, int]:
 
 
 async def _nodes(context: ServerContext) -> list[Document]:
-    def read(control: Control) -> tuple[list[Node], dict[str, Machine], dict[str, dict[int, int]]]:
+    def read(
+        control: Control,
+    ) -> tuple[list[tuple[Node, str]], dict[str, Machine], dict[str, dict[int, int]]]:
         state = control.state
-        return list(state.nodes.values()), dict(state.machines), state.bookings()
+        placed = [(node, state.policy.pool_of(node)) for node in state.nodes.values()]
+        return placed, dict(state.machines), state.bookings()
 
     found, machines, booked = await query(context, read)
-    found.sort(key=lambda node: natural(node.name))
-    return [node_document(node, machines.get(node.machine), booked.get(node.name, {})) for node in found]
+    found.sort(key=lambda placed: natural(placed[0].name))
+    return [
+        node_document(node, machines.get(node.machine), booked.get(node.name, {}), pool)
+        for node, pool in found
+    ]

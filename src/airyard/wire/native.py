@@ -543,20 +543,3 @@ class NodesAnswer(Answer):
     """All nodes, by name."""
 
     nodes: list[NodeDoc]
-
-
-class PoolDoc(Answer):
-    """The nodes of one accelerator type."""
-
-    name: str
-    accelerator: str
-    nodes: int
-    devices: int
-    free_devices: int
-    whole_free_nodes: int
-
-
-class PoolsAnswer(Answer):
-    """All pools, by name."""
-
-    pools: list[PoolDoc]

@@ -19,7 +19,7 @@ from airyard.app.orders import OrderDesk
 from airyard.app.retention import Keep, RetentionPolicy
 from airyard.core.code_tree import TreeEntry, tree_hash
 from airyard.server.routes_runner import MAX_BATCH_BYTES, router
-from airyard.wire import native
+from airyard.wire import native, policy
 from server_yard import TOKEN, Yard, play, submit, workload
 
 
@@ -131,7 +131,7 @@ def test_status_nodes_and_pools(yard: Yard) -> None:
             busy = [node for node in nodes["nodes"] if node["devices"][0]["state"] == "booked"]
             assert [(node["name"], node["devices"][0]["run_id"]) for node in busy] == [("sim-1xa10-0", 1)]
             pools = (await client.get("/pools")).json()
-            native.PoolsAnswer.model_validate(pools)
+            policy.PoolsAnswer.model_validate(pools)
             free = {pool["name"]: (pool["free_devices"], pool["devices"]) for pool in pools["pools"]}
             assert free == {"CPU": (2, 2), "GPU_1xA10": (1, 2)}
 
