@@ -113,8 +113,12 @@ class Client:
         git_diff: str | None = None,
         idempotency_key: str | None = None,
         dry_run: bool = False,
+        held: bool = False,
+        begin_at: str | None = None,
     ) -> Document:
         """Submit a normalised workload (``Workload.to_json()``); ``git_diff`` is the one whose hash it names.
+
+        ``held``: it waits for ``release``; ``begin_at``: and not before this time (RFC 3339).
 
         Returns ``{run, existing, warnings}``; with ``dry_run`` ``{dry_run}``. Same key and same workload: the
         same run with ``existing`` true. Without a key the call is not repeated when the connection breaks.
@@ -127,6 +131,8 @@ class Client:
                 git_diff=git_diff,
                 idempotency_key=idempotency_key,
                 dry_run=dry_run,
+                held=held,
+                begin_at=begin_at,
             )
         )
 
@@ -241,6 +247,22 @@ class Client:
     def cancel(self, ref: str | int) -> Document:
         """Ask a run to stop; returns ``{run_id, already_ended}`` at once."""
         return self._get(requests.cancel(str(ref)))
+
+    def update(self, ref: str | int, **changes: Any) -> Document:
+        """Change a queued or active run; returns ``{run, changed, warnings}``.
+
+        Fields: ``priority``, ``project``, ``timeout_s`` (None: no limit), ``begin_at`` (RFC 3339; None: as soon as
+        there is room), ``held``. What is not given stays. All of it is done, or on a refusal nothing.
+        """
+        return self._get(requests.update(str(ref), changes))
+
+    def hold(self, ref: str | int) -> Document:
+        """Keep a queued run from starting; returns what ``update`` returns."""
+        return self.update(ref, held=True)
+
+    def release(self, ref: str | int) -> Document:
+        """Let a held run go; returns what ``update`` returns."""
+        return self.update(ref, held=False)
 
     def resume(self, ref: str | int) -> Document:
         """Start a new attempt of an ended run and return the RunDoc."""
@@ -364,6 +386,23 @@ class Client:
             return self._link().send(requests.put_code(tree_hash), archive, size)
 
         self._retry(send, idempotent=True)
+
+    def reserve(self, nodes: Sequence[str], **fields: Any) -> Document:
+        """Set nodes aside; returns ``{reservation, warnings}``.
+
+        Fields: ``from_at`` (RFC 3339; now), ``to_at`` or ``duration_s``, ``maintenance`` or ``project`` (one's own),
+        ``note``, ``evict`` (ask runs on nodes that are reserved from now on to leave).
+        Raises: Conflict for nodes that are reserved or, without ``evict``, in use.
+        """
+        return self._get(requests.reserve({"nodes": [*nodes], **fields}))
+
+    def reservations(self) -> Documents:
+        """Return the reservations that are not over, by their begin."""
+        return _rows(self._get(requests.reservations()), "reservations")
+
+    def unreserve(self, reservation_id: int) -> None:
+        """Take a reservation back. Raises: NotFound."""
+        self._send(requests.unreserve(reservation_id))
 
     def put_secret(self, scope: str, key: str, value: str, *, unmasked: bool = False) -> None:
         """Store a secret. ``unmasked`` allows a value too short to be masked in logs."""

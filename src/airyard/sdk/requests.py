@@ -59,6 +59,8 @@ def submit(
     git_diff: str | None = None,
     idempotency_key: str | None,
     dry_run: bool,
+    held: bool = False,
+    begin_at: str | None = None,
 ) -> Request:
     """Submit a normalised workload, or with ``dry_run`` ask the planner about it.
 
@@ -72,6 +74,10 @@ def submit(
     }
     if git_diff is not None:
         body["git_diff"] = git_diff
+    if held:
+        body["held"] = True
+    if begin_at is not None:
+        body["begin_at"] = begin_at
     return Request(
         method="POST", path=_path("runs"), body=body, idempotent=dry_run or idempotency_key is not None
     )
@@ -121,6 +127,11 @@ def wait(run_ids: Sequence[int], *, any_: bool, timeout_s: int = LONG_POLL_S) ->
 def cancel(ref: str) -> Request:
     """Ask a run to stop; an ended run answers ``already_ended``."""
     return Request(method="POST", path=_path("runs", ref, "cancel"), body={})
+
+
+def update(ref: str, changes: Mapping[str, Any]) -> Request:
+    """Change a queued or active run. The fields are values, not differences: repeating is harmless."""
+    return Request(method="POST", path=_path("runs", ref, "update"), body=dict(changes))
 
 
 def resume(ref: str) -> Request:
@@ -203,6 +214,21 @@ def nodes() -> Request:
 def pools() -> Request:
     """Read the pools and what is free in them."""
     return Request(method="GET", path=_path("pools"))
+
+
+def reserve(body: Mapping[str, Any]) -> Request:
+    """Set nodes aside. Not repeatable: a second one would overlap with the first."""
+    return Request(method="POST", path=_path("reservations"), body=dict(body), idempotent=False)
+
+
+def reservations() -> Request:
+    """Read the reservations that are not over."""
+    return Request(method="GET", path=_path("reservations"))
+
+
+def unreserve(reservation_id: int) -> Request:
+    """Take a reservation back. Not repeatable: a second one would find it gone."""
+    return Request(method="DELETE", path=_path("reservations", reservation_id), idempotent=False)
 
 
 def put_secret(scope: str, key: str, value: str, *, unmasked: bool = False) -> Request:

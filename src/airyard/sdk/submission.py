@@ -105,6 +105,8 @@ def submit(
     idempotency_key: str | None = None,
     allow_secret_files: bool = False,
     dry_run: bool = False,
+    held: bool = False,
+    begin_at: str | None = None,
     say: Say = _silent,
 ) -> Document:
     """Pack the code, upload it where the server lacks it, and submit; returns the server's answer.
@@ -124,6 +126,8 @@ def submit(
         if dry_run
         else idempotency_key or prepared.loaded.idempotency_token or new_key(),
         dry_run=dry_run,
+        held=held,
+        begin_at=begin_at,
     )
     if upload is not None:
         answer["upload"] = upload

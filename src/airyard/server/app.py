@@ -15,11 +15,16 @@ import airyard
 from airyard.core.errors import AiryardError, Denied
 from airyard.server import (
     routes_admin,
+    routes_changes,
     routes_code,
     routes_files,
     routes_logs,
     routes_metrics,
+<<<<<<< ours
     routes_policy,
+=======
+    routes_reservations,
+>>>>>>> theirs
     routes_runs,
     routes_secrets,
     routes_status,
@@ -60,13 +65,18 @@ def create_app(context: ServerContext, *, lifespan: Lifespan[FastAPI] | None = N
         routes_status,
         routes_submit,
         routes_runs,
+        routes_changes,
         routes_logs,
         routes_stream,
         routes_metrics,
         routes_files,
         routes_code,
         routes_yard,
+<<<<<<< ours
         routes_policy,
+=======
+        routes_reservations,
+>>>>>>> theirs
         routes_secrets,
         routes_admin,
     ):

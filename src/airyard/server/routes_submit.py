@@ -45,6 +45,8 @@ async def submit_run(context: Context, caller: Caller, body: native.SubmitReques
         idempotency_key=body.idempotency_key or f"once-{secrets.token_hex(16)}",
         tracking_off=context.tracking_off,
         source_hash=source_hash,
+        held=body.held,
+        begin_ms=body.begin_at or 0,
     )
     if body.dry_run:
         state = await query(context, lambda control: control.state.copy())

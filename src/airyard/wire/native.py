@@ -18,6 +18,7 @@ from airyard.core.workload import (
     is_reserved_variable,
     parse_accelerator,
 )
+from airyard.wire.moment import Moment
 
 MAX_SOURCE_CHARACTERS = 1 << 20
 MAX_COMMAND_CHARACTERS = 1 << 20
@@ -234,6 +235,8 @@ class SubmitRequest(Part):
     idempotency_key: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     dry_run: bool = False
     allow_no_durable: bool = True
+    held: bool = False
+    begin_at: Moment | None = None
 
 
 class SecretRequest(Part):
@@ -412,6 +415,9 @@ class RunDoc(Answer):
     devices_per_node: int
     priority: str
     pool: str | None
+    timeout_s: int | None
+    held: bool
+    begin_at: str | None
     submitted_at: str
     started_at: str | None
     ended_at: str | None
