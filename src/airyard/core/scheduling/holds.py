@@ -88,12 +88,13 @@ class Holds:
             for place, slot in enumerate(slots):
                 promises = self._of_node.get(slot.view.name)
                 if promises is not None:
-                    held = count + sum(one.devices for one in promises)
+                    held = slot.takes(count) + sum(one.devices for one in promises)
                     at_ms = slot.available()[held] if held <= slot.kind.total else FAR_MS
                     when[place] = max(at_ms, now_ms) << _BUSY_BITS
         return when
 
     def _promise(self, slot: Slot, count: int, from_ms: int) -> None:
+        count = slot.takes(count)
         promises = self._of_node.setdefault(slot.view.name, [])
         held = sum(one.devices for one in promises) + count
         for one in promises:
@@ -106,10 +107,11 @@ class Holds:
         promises = self._of_node.get(slot.view.name)
         if promises is None:
             return FAR_MS
+        count = slot.takes(count)
         return min((one.from_ms - self._now_ms for one in promises if one.spare < count), default=FAR_MS)
 
     def given(self, slot: Slot, count: int, until_ms: int) -> None:
         """Note that devices of a node were given away until a time: what stays beyond a promise uses its spare."""
         for one in self._of_node.get(slot.view.name, ()):
             if until_ms > one.from_ms:
-                one.spare -= count
+                one.spare -= slot.takes(count)

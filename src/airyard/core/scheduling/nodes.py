@@ -71,6 +71,10 @@ class Slot:
     """Devices that may be given away now; a node of a pool that does not share gives all or nothing."""
     _avail: tuple[int, ...] | None = None
 
+    def takes(self, count: int) -> int:
+        """Return how many devices a member that asks ``count`` keeps from others: of an unshared node all."""
+        return count if self.shared else max(count, len(self.view.devices))
+
     def available(self) -> tuple[int, ...]:
         """Return, for each number of devices from 0 to all, when so many are expected to be free at once.
 
@@ -94,7 +98,7 @@ class Slot:
         for until_ms, count in self.given:
             times.extend([until_ms] * count)
         times.sort()
-        if not self.shared and (self.residents or self.given):
+        if not self.shared and times and (self.residents or self.given):
             times = [times[-1]] * len(times)
         return (0, *times, *([FAR_MS] * (self.kind.total - len(times))))
 

@@ -161,7 +161,7 @@ class Evictions:
         by_right = slice(want.rank if beyond_class else want.rank + 1, None)
         for slot in self._book.nodes.open_ones(kinds):
             most = len(slot.free) + slot.leaving + sum(slot.by_rank[by_right])
-            if most >= (want.devices_per_node if slot.shared else len(slot.view.devices)) and may_stand(slot):
+            if most >= slot.takes(want.devices_per_node) and may_stand(slot):
                 blocks.setdefault(slot.view.fabric if want.same_fabric else "", []).append(slot)
         asked: dict[int, Victim | None] = {}
 
@@ -210,9 +210,7 @@ class Evictions:
         """Return whom a node costs beyond the present choice: nobody, the cheapest that suffice, or None."""
         taken = {victim.running.run_id for victim in choice.victims}
         have = _without_evicting(slot) + choice.gained.get(slot.view.name, 0)
-        needed = want.devices_per_node
-        if not slot.shared:
-            needed = len(slot.view.devices)
+        needed = slot.takes(want.devices_per_node)
         if have >= needed:
             return ()
         victims: list[tuple[int, Victim]] = []
@@ -245,7 +243,7 @@ class Evictions:
                     without.take(other)
             if all(
                 _without_evicting(slot) + without.gained.get(slot.view.name, 0)
-                >= (want.devices_per_node if slot.shared else len(slot.view.devices))
+                >= slot.takes(want.devices_per_node)
                 for slot in nodes
             ):
                 choice.victims, choice.gained = without.victims, without.gained
