@@ -20,11 +20,8 @@ from airyard.server import (
     routes_files,
     routes_logs,
     routes_metrics,
-<<<<<<< ours
     routes_policy,
-=======
     routes_reservations,
->>>>>>> theirs
     routes_runs,
     routes_secrets,
     routes_status,
@@ -72,11 +69,8 @@ def create_app(context: ServerContext, *, lifespan: Lifespan[FastAPI] | None = N
         routes_files,
         routes_code,
         routes_yard,
-<<<<<<< ours
         routes_policy,
-=======
         routes_reservations,
->>>>>>> theirs
         routes_secrets,
         routes_admin,
     ):
