@@ -249,7 +249,7 @@ class _Cycle:
         slots = choose(self.book.nodes, kinds, want, lambda slot: self._free_for(slot, want))
         if slots is None:
             return False
-        until_ms = self.now_ms + want.expected_ms
+        until_ms = self.now_ms + min(want.expected_ms, want.bound_ms)
         seats = []
         for slot in slots:
             devices = self.book.nodes.take(slot, want.devices_per_node, until_ms)
