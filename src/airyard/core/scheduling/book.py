@@ -193,6 +193,12 @@ class Book:
             "parked": self.queue.parked,
             "waiting": self.queue.runs,
             "running": self.running,
-            "shares": (self.shares.held, self.shares.firm, self.shares.of_rank, self.shares.users),
+            "shares": (
+                self.shares.held,
+                self.shares.firm,
+                self.shares.going,
+                self.shares.of_rank,
+                self.shares.users,
+            ),
             "barred": self.barred,
         }

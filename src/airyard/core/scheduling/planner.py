@@ -67,7 +67,7 @@ class _Stream:
         self.aged = aged
         self.at = 0
         self.seen = 0
-        """Starts of the plan when its band was looked at: only a start can change it."""
+        """Runs that the plan had found devices for when its band was looked at: only that can change it."""
 
 
 class _Cycle:
@@ -95,6 +95,8 @@ class _Cycle:
         """Pool → blocked runs that hold a promise."""
         self.why: dict[_Like, Refusal] = {}
         self.depth = BACKFILL_DEPTH
+        self.served = 0
+        """Runs that were started, or for which others leave: they count against quotas."""
 
     def run(self) -> Plan:
         heap: list[_Row] = []
@@ -116,7 +118,7 @@ class _Cycle:
             want = self.book.queue.runs[run_id]
             if self._hopeless(want, stream.group.key):
                 continue
-            if stream.seen != len(self.starts):
+            if stream.seen != self.served:
                 now_band = self._band(stream)
                 if now_band > stored_band:
                     heapq.heappush(heap, (rank, now_band, entry, tie, stream))
@@ -162,7 +164,7 @@ class _Cycle:
             heapq.heappush(heap, row[0])
 
     def _band(self, stream: _Stream) -> float:
-        stream.seen = len(self.starts)
+        stream.seen = self.served
         return FIRST_BAND if stream.aged else band_of(self.book, stream.group)
 
     # One run.
@@ -255,10 +257,14 @@ class _Cycle:
             devices = self.book.nodes.take(slot, want.devices_per_node, until_ms)
             self.holds.given(slot, want.devices_per_node, self.now_ms + want.bound_ms)
             seats.append(Seat(node=slot.view.name, machine=slot.view.machine, devices=devices))
-        self.book.shares.start(want, pool)
+        self._count(want, pool)
         self.starts.append(Start(run_id=want.run_id, seats=tuple(seats)))
         self.done.add(want.run_id)
         return True
+
+    def _count(self, want: Waiting, pool: str) -> None:
+        self.book.shares.start(want, pool)
+        self.served += 1
 
     def _free_for(self, slot: Slot, want: Waiting) -> bool:
         return self.holds.window_ms(slot, want.devices_per_node) >= want.bound_ms and self._may_stand(
@@ -330,11 +336,11 @@ class _Cycle:
 
     def _make_room(self, want: Waiting, key: GroupKey, pools: dict[str, list[Kind]]) -> Refusal | None:
         """Promise what others are leaving, or ask others to leave. None when neither places the run."""
-        for kinds in pools.values():
+        for pool, kinds in pools.items():
             nodes = self._leaving_for(want, kinds)
             if nodes is not None:
                 leaving = self._leaving_on(nodes)
-                self._keep(nodes, want)
+                self._keep(nodes, want, pool)
                 evicted = any(running.evicted for running in leaving)
                 return (reasons.preempting if evicted else reasons.ending)(want, leaving)
         for pool, kinds in pools.items():
@@ -351,7 +357,7 @@ class _Cycle:
             victims, nodes = found
             for victim in victims:
                 running = victim.running
-                self.evictions.gone.add(running.run_id)
+                self.evictions.send_away(running)
                 self.asked_to_leave.append(
                     Eviction(
                         run_id=running.run_id,
@@ -364,7 +370,7 @@ class _Cycle:
                 for seat in running.seats:
                     if seat.node in self.book.nodes.slots:
                         self.book.nodes.let_go(self.book.nodes.slots[seat.node], len(seat.devices))
-            self._keep(nodes, want)
+            self._keep(nodes, want, pool)
             return reasons.preempting(want, [victim.running for victim in victims])
         return None
 
@@ -401,8 +407,9 @@ class _Cycle:
         }
         return list(found.values())
 
-    def _keep(self, nodes: Sequence[Slot], want: Waiting) -> None:
+    def _keep(self, nodes: Sequence[Slot], want: Waiting, pool: str) -> None:
         """Promise devices that others are leaving: nobody later in the queue may count on them."""
+        self._count(want, pool)
         for slot in nodes:
             self.book.nodes.promise(slot, want.devices_per_node)
             self.holds.given(slot, want.devices_per_node, self.now_ms + want.bound_ms)

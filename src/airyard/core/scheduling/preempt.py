@@ -66,12 +66,14 @@ class _Choice:
 
 
 class Evictions:
-    """The rights of one plan. ``untouchable`` are attempts that this plan has already sent away."""
+    """The rights of one plan."""
 
     def __init__(self, book: Book, now_ms: int) -> None:
         self._book = book
         self._now_ms = now_ms
-        self.gone: set[int] = set()
+        self._gone: set[int] = set()
+        self._given_back: dict[tuple[str, str], int] = {}
+        """(project, pool) → devices that count against its guarantee and that this plan takes from it."""
         self.wake_ms: int | None = None
         """When a right that is refused for the time being comes to be."""
         self._lower: dict[tuple[str, int], bool] = {}
@@ -103,7 +105,7 @@ class Evictions:
 
     def right(self, want: Waiting, running: Running, *, sliced: bool) -> str | None:
         """Return the rule by which ``want`` may evict ``running``; None when it may not."""
-        if running.stopping or running.run_id in self.gone:
+        if running.stopping or running.run_id in self._gone:
             return None
         if want.rank < running.rank:
             return self._after(running.placed_ms + SAFE_MS, PRIORITY)
@@ -112,7 +114,7 @@ class Evictions:
         if (
             want.project != running.project
             and self._book.shares.within_guarantee(want, running.pool)
-            and self._book.shares.borrows(running)
+            and self._beyond(running) > 0
         ):
             return self._after(running.placed_ms + SAFE_MS, RECLAIM)
         if sliced or not running.acknowledges:
@@ -124,6 +126,20 @@ class Evictions:
         if running.evicted_ms is not None:
             due_ms = max(due_ms, running.evicted_ms + slicing.apart_ms)
         return self._after(due_ms, SLICE)
+
+    def send_away(self, running: Running) -> None:
+        """Note that an attempt was asked to leave: it cannot be asked again, and its project has less."""
+        self._gone.add(running.run_id)
+        if running.rank != BEST_EFFORT_RANK:
+            key = running.project, running.pool
+            self._given_back[key] = self._given_back.get(key, 0) + running.devices
+
+    def _beyond(self, running: Running) -> int:
+        """Return how many devices the attempt's project has borrowed; of BEST_EFFORT everything is borrowed."""
+        if running.rank == BEST_EFFORT_RANK:
+            return running.devices
+        key = running.project, running.pool
+        return self._book.shares.beyond(*key) - self._given_back.get(key, 0)
 
     def _after(self, at_ms: int, rule: str) -> str | None:
         if at_ms <= self._now_ms:
@@ -259,8 +275,7 @@ class Evictions:
             for one in before
             if (one.running.project, one.running.pool) == key and one.running.rank != BEST_EFFORT_RANK
         )
-        shares = self._book.shares
-        return shares.firm.get(key, 0) - given_back > shares.guarantee(*key)
+        return self._beyond(running) > given_back
 
 
 def _without_evicting(slot: Slot) -> int:

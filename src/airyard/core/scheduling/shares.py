@@ -27,6 +27,8 @@ class Shares:
         """(project, pool) → devices."""
         self.firm: dict[tuple[str, str], int] = {}
         """The same without BEST_EFFORT: what counts against a guarantee."""
+        self.going: dict[tuple[str, str], int] = {}
+        """Of those, the devices of attempts that are on their way out."""
         self.of_rank: dict[tuple[str, int], int] = {}
         """(pool, rank) → devices."""
         self.users: dict[tuple[str, str], tuple[int, int]] = {}
@@ -54,13 +56,19 @@ class Shares:
     def add(self, running: Running) -> None:
         """Count an attempt's devices."""
         self._count(running.project, running.pool, running.owner, running.rank, running.devices, 1)
+        self._going(running, running.devices)
 
     def remove(self, running: Running) -> None:
         """Count them no more."""
         self._count(running.project, running.pool, running.owner, running.rank, -running.devices, -1)
+        self._going(running, -running.devices)
+
+    def _going(self, running: Running, devices: int) -> None:
+        if running.stopping and running.rank != BEST_EFFORT_RANK:
+            _add(self.going, (running.project, running.pool), devices)
 
     def start(self, want: Waiting, pool: str) -> None:
-        """Count a run that the plan in the making starts."""
+        """Count a run that the plan in the making starts, or for which it has others leave."""
         self._count(want.project, pool, want.owner, want.rank, want.devices, 1)
 
     def _count(self, project: str, pool: str, owner: str, rank: int, devices: int, runs: int) -> None:
@@ -129,12 +137,10 @@ class Shares:
             found.per_user != NO_LIMITS or any(share.ceiling is not None for share in found.shares)
         )
 
-    def borrows(self, running: Running) -> bool:
-        """True when the attempt stands on borrowed devices: BEST_EFFORT, or its project is above its guarantee."""
-        if running.rank == BEST_EFFORT_RANK:
-            return True
-        key = running.project, running.pool
-        return self.firm.get(key, 0) > self.guarantee(running.project, running.pool)
+    def beyond(self, project: str, pool: str) -> int:
+        """Return how many devices a project has beyond its guarantee, without those that it is leaving."""
+        key = project, pool
+        return self.firm.get(key, 0) - self.going.get(key, 0) - self.guarantee(project, pool)
 
     def over_ceiling(self, want: Waiting, pool: str) -> tuple[int, int] | None:
         """Return (held, ceiling) when the run would take its project over the ceiling of the pool."""
