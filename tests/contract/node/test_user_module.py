@@ -14,6 +14,13 @@ import airyard
 from airyard.node.environment_view import View, can_overlay, prepare_view
 from airyard.node.user_module import add_user_module
 
+EXPECTING_AN_EXIT = """
+import sys
+try:
+    exec(sys.argv[1], {})
+except SystemExit as left:
+    print("SystemExit:", left.code)
+"""
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 WHAT_IT_LOADS = """
 import json, sys
@@ -128,3 +135,22 @@ def test_the_whole_package_has_it_too() -> None:
         [sys.executable, "-I", "-c", WHAT_IT_LOADS], capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout)["answers"] == [False, None, False]
+
+
+def test_the_first_example_of_its_page_loses_nothing_when_it_is_stopped(view: View, tmp_path: Path) -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "checkpoints.md"
+    script = page.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    folder, stop = tmp_path / "checkpoints", tmp_path / "stop.json"
+    folder.mkdir()
+    variables = {
+        "AIRYARD_CHECKPOINT_DIR": str(folder),
+        "AIRYARD_CHECKPOINT_ACK": str(tmp_path / "acknowledged.json"),
+        "AIRYARD_STOP_FILE": str(stop),
+        "NODE_RANK": "0",
+    }
+    stop.write_text("{}")
+    for step in range(3):
+        assert "SystemExit: 143" in run(view, "-c", EXPECTING_AN_EXIT, script, **variables)
+        assert json.loads((tmp_path / "acknowledged.json").read_text())["step"] == step
+    stop.unlink()
+    assert run(view, "-c", script, **variables).strip() == f"the sum is {sum(range(1000))}"
