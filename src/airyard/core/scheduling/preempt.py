@@ -210,11 +210,15 @@ class Evictions:
             left.remove(best)
             nodes.append(best)
             touched: set[str] = set()
-            for victim in costs[best.view.name] or ():
+            taken = costs[best.view.name] or ()
+            for victim in taken:
                 choice.take(victim)
                 touched.update(seat.node for seat in victim.running.seats)
+            # A project that gave some back may have nothing more to give.
+            reclaims = any(victim.rule == RECLAIM for victim in taken)
             for slot in left:
-                if slot.view.name in touched:
+                cost = costs[slot.view.name] or ()
+                if slot.view.name in touched or (reclaims and any(one.rule == RECLAIM for one in cost)):
                     costs[slot.view.name] = self._cost(slot, want, choice, price)
         self._spare(want, nodes, choice)
         nodes.sort(key=lambda slot: slot.key)
