@@ -240,7 +240,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Every waiting run is started, or stands in a group that is refused with a reason, or is parked.
+    """Every waiting run is started, or has a reason by itself or with its group or shape, or is parked.
 
     ``wake_ms`` is the next time at which the same snapshot may lead to another plan; None is never.
     """
@@ -252,5 +252,9 @@ class Plan:
     refusals: Mapping[GroupKey, Refusal] = field(default_factory=dict)
     of_shapes: Mapping[Shape, Refusal] = field(default_factory=dict)
     """For groups that are not among ``refusals``: they were not tried, because none of their shape could start."""
+    of_runs: Mapping[int, Refusal] = field(default_factory=dict)
+    """For the runs of ``kept``: what they wait for is on its way."""
+    kept: tuple[Hold, ...] = ()
+    """What is kept, from now on, for runs that start as soon as others have left."""
     holds: tuple[Hold, ...] = ()
     wake_ms: int | None = None

@@ -20,6 +20,7 @@ from airyard.core.scheduling.order import FIRST_BAND
 from airyard.core.scheduling.plan import (
     Eviction,
     GroupKey,
+    Hold,
     Plan,
     Refusal,
     Running,
@@ -82,6 +83,8 @@ class _Cycle:
         self.starts: list[Start] = []
         self.asked_to_leave: list[Eviction] = []
         self.refusals: dict[GroupKey, Refusal] = {}
+        self.of_runs: dict[int, Refusal] = {}
+        self.kept: list[Hold] = []
         self.done: set[int] = set()
         """Runs that are not looked at again."""
         self.able: dict[Shape, tuple[dict[str, list[Kind]], Refusal | None]] = {}
@@ -133,6 +136,8 @@ class _Cycle:
             evictions=tuple(self.asked_to_leave),
             refusals=self.refusals,
             of_shapes={shape: refusal for (shape, _), refusal in self.why.items()},
+            of_runs=self.of_runs,
+            kept=tuple(self.kept),
             holds=tuple(self.holds.made),
             wake_ms=self._wakes(),
         )
@@ -306,15 +311,15 @@ class _Cycle:
         if stream.aged:
             # It stands in the usual order of its group too, and must not be promised anything twice.
             self.done.add(want.run_id)
-        refusal = self._make_room(want, key, pools)
-        promised = refusal is not None
+        making_room = self._make_room(want, key, pools)
+        if making_room is not None:
+            self.of_runs[want.run_id] = making_room
+            return True
+        refusal = self.why.get(like)
         if refusal is None:
-            refusal = self.why.get(like)
-            if refusal is None:
-                refusal = self.why[like] = self._why(want, pools)
-            promised = self._promise(want, pools)
+            refusal = self.why[like] = self._why(want, pools)
         self.refusals.setdefault(key, refusal)
-        if promised:
+        if self._promise(want, pools):
             return True
         window = self.window.get(like, 0)
         if not window and len(pools) == len(self._able(want, key)[0]):
@@ -410,6 +415,9 @@ class _Cycle:
     def _keep(self, nodes: Sequence[Slot], want: Waiting, pool: str) -> None:
         """Promise devices that others are leaving: nobody later in the queue may count on them."""
         self._count(want, pool)
+        names = tuple(slot.view.name for slot in nodes)
+        count = want.devices_per_node
+        self.kept.append(Hold(run_id=want.run_id, nodes=names, devices_per_node=count, from_ms=self.now_ms))
         for slot in nodes:
             self.book.nodes.promise(slot, want.devices_per_node)
             self.holds.given(slot, want.devices_per_node, self.now_ms + want.bound_ms)
@@ -451,7 +459,7 @@ class _Cycle:
     def _wakes(self) -> int | None:
         if self.evictions.wake_ms is not None:
             self._wake_at(self.evictions.wake_ms)
-        if self.refusals:
+        if self.refusals or self.of_runs:
             for of_node in self.book.barred.values():
                 for one in of_node:
                     self._wake_at(one.from_ms)

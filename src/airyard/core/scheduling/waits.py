@@ -14,6 +14,8 @@ def refusal_of(plan: Plan | None, want: Waiting, now_ms: int) -> Refusal | None:
     parked = reasons.parked(want, now_ms)
     if parked is not None or plan is None:
         return parked
+    if want.run_id in plan.of_runs:
+        return plan.of_runs[want.run_id]
     for sliced in (False, True):
         for owner in ("", want.owner):
             key = GroupKey(want.shape, want.rank, want.project, owner, sliced, want.avoid_nodes)
