@@ -174,7 +174,7 @@ def test_a_run_that_does_not_listen_is_killed_and_keeps_place_and_retries(
 def test_digits_ddp_goes_on_after_the_acknowledged_epoch(yard: Ageing) -> None:
     first = int(
         yard.data(
-            "run", str(EXAMPLE), "--override", "parameters.epochs=400", "--override", "max_retries=0",
+            "run", str(EXAMPLE), "--override", "parameters.epochs=250", "--override", "max_retries=0",
             "--override", "tracking=off",
         )["run_id"]
     )  # fmt: skip
@@ -191,4 +191,4 @@ def test_digits_ddp_goes_on_after_the_acknowledged_epoch(yard: Ageing) -> None:
     assert f"rank 0: asked to stop; epoch {last} is saved" in before
     assert f"rank 1: asked to stop; epoch {last} is saved" in lines_of(yard, first, 0, node=1)
     assert after[0] == f"rank 0: going on after epoch {last}"
-    assert steps_of(before, "epoch") + steps_of(after, "epoch") == list(range(400))
+    assert steps_of(before, "epoch") + steps_of(after, "epoch") == list(range(250))
