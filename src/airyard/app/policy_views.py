@@ -12,7 +12,7 @@ from airyard.app.views import Document, rfc3339
 from airyard.core import quota
 from airyard.core.cluster import Node
 from airyard.core.events import PolicyDeclared, Recorded
-from airyard.core.policy import DEFAULT_PROJECT, HOUR_MS, Policy, ProjectPolicy
+from airyard.core.policy import DEFAULT_PROJECT, EVERYBODY, HOUR_MS, Policy, ProjectPolicy
 from airyard.core.policy_diff import changes
 from airyard.core.policy_json import pool_to_json, project_to_json
 from airyard.core.quota import Holding
@@ -80,10 +80,15 @@ def project_documents(state: ClusterState, caller: str, now_ms: int) -> list[Doc
         if run.state is not RunState.ENDED:
             counts.setdefault(run.project, [0, 0])[run.state is RunState.ACTIVE] += 1
     names = [project.name for project in policy.projects]
+
+    def plain(name: str) -> ProjectPolicy:
+        # Where nobody declared a project, everybody has every right.
+        return ProjectPolicy(name=name, critical=() if names else (EVERYBODY,))
+
     others = sorted({*counts, DEFAULT_PROJECT} - set(names))
     return [
         {
-            **project_to_json(policy.project(name) or ProjectPolicy(name=name)),
+            **project_to_json(policy.project(name) or plain(name)),
             "declared": name in names,
             "mine": _admits(policy, name, caller),
             "default_for": sorted(user.name for user in policy.users if user.default_project == name),

@@ -39,7 +39,10 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Yard": {
         "nodes": "List nodes and devices.",
-        "pools": "List pools and what is free.",
+        "pools": "List pools: what is free, guaranteed and borrowed.",
+        "projects": "List projects: members, rights, budgets; who declared what.",
+        "quota": "Show guarantees, use and shares per project and pool.",
+        "apply": "Declare pools, projects and users from a yard.yaml.",
         "status": "Show the server: version, address, disk, MLflow.",
         "up": "Start the local server.",
         "down": "Stop the local server.",

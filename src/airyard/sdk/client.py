@@ -86,6 +86,30 @@ class Client:
         """Return the pools and what is free in them (PoolDoc)."""
         return _rows(self._get(requests.pools()), "pools")
 
+    def policy(self) -> Document:
+        """Return ``{policy, declared}``: pools, projects and users, and who declared them when."""
+        return self._get(requests.policy())
+
+    def declare_policy(self, policy: Mapping[str, Any], *, dry_run: bool = False) -> Document:
+        """Replace what is declared; returns ``{changed, applied, changes, warnings}``.
+
+        ``policy`` has the form that ``policy`` returns. With ``dry_run`` everything is checked and nothing changes.
+        Raises: UserError (``POLICY_INVALID``) with every problem in ``details["problems"]``.
+        """
+        return self._get(requests.declare_policy(policy, dry_run=dry_run))
+
+    def policy_history(self, *, limit: int = 20) -> Documents:
+        """Return the newest declarations: who, when, and what each changed."""
+        return _rows(self._get(requests.policy_history(limit=limit)), "history")
+
+    def projects(self) -> Documents:
+        """Return the projects (ProjectDoc)."""
+        return _rows(self._get(requests.projects()), "projects")
+
+    def quota(self, project: str | None = None) -> Document:
+        """Return what each project may have, has and had of each pool (QuotaDoc). Raises: NotFound for no project."""
+        return self._get(requests.quota(project=project))
+
     def queue(self) -> Documents:
         """Return the waiting runs in order, each with ``position`` and ``pending``."""
         return _rows(self._get(requests.queue()), "runs")

@@ -231,6 +231,31 @@ def unreserve(reservation_id: int) -> Request:
     return Request(method="DELETE", path=_path("reservations", reservation_id), idempotent=False)
 
 
+def policy() -> Request:
+    """Read what is declared: pools, projects, users."""
+    return Request(method="GET", path=_path("policy"))
+
+
+def declare_policy(document: Mapping[str, Any], *, dry_run: bool) -> Request:
+    """Replace what is declared, or with ``dry_run`` only check it. Repeating changes nothing further."""
+    return Request(method="PUT", path=_path("policy"), body={"policy": dict(document), "dry_run": dry_run})
+
+
+def policy_history(*, limit: int) -> Request:
+    """Read who declared what and when, newest first."""
+    return Request(method="GET", path=_path("policy", "history", query=[("limit", limit)]))
+
+
+def projects() -> Request:
+    """Read the projects with members, rights, shares and budgets."""
+    return Request(method="GET", path=_path("projects"))
+
+
+def quota(*, project: str | None = None) -> Request:
+    """Read guarantees, ceilings, use and decayed shares per project and pool."""
+    return Request(method="GET", path=_path("quota", query=[("project", project)]))
+
+
 def put_secret(scope: str, key: str, value: str, *, unmasked: bool = False) -> Request:
     """Store a secret; the value travels in the body and never comes back."""
     body = {"value": value, "unmasked": unmasked}

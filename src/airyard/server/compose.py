@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from airyard.app.control import Control
 from airyard.app.loop import ControlLoop
 from airyard.app.orders import BaseEnvironment, OrderDesk, environment_order
 from airyard.app.tracking_runs import real_ids_for
-from airyard.core.errors import Unavailable
+from airyard.core.errors import AiryardError, Unavailable
 from airyard.core.ids import AttemptKey
 from airyard.core.tracking_alias import alias_of
 from airyard.core.workload import DEFAULT_ENVIRONMENT_VERSION, Workload
@@ -43,6 +43,7 @@ from airyard.server import routes_runner, sources
 from airyard.server.app import create_app
 from airyard.server.auth import Gatekeeper
 from airyard.server.config import Config
+from airyard.server.configured_policy import declare_configured, read_configured
 from airyard.server.context import Principal, ServerContext
 from airyard.server.effects import Effects
 from airyard.server.housekeeping import Housekeeper
@@ -65,6 +66,7 @@ class Server:
         self._config = config
         self._home = home
         self._simulate = dict(simulate)
+        self._declared = read_configured(config.policy.file)
         self._premises = Premises(home)
         self._clock = SystemClock()
         self._stop_asked = threading.Event()
@@ -121,6 +123,8 @@ class Server:
                 url, started_ms, loop, journal, reads, logs, tracking, changes, effects, gatekeeper
             )
             self._await_first_hello(loop, effects)
+            with _stopping_the_agent_on_failure(loop, engine):
+                declare_configured(loop, self._declared, context.owner)
             engine.warm(self._default_base())
             housekeeper = Housekeeper(context)
             housekeeper.start()
@@ -322,6 +326,17 @@ def _knows_a_live_machine(control: Control) -> bool:
 
 def _has_live_attempts(control: Control) -> bool:
     return any(True for _ in control.state.live_attempts())
+
+
+@contextlib.contextmanager
+def _stopping_the_agent_on_failure(loop: ControlLoop, engine: LocalEngine) -> Iterator[None]:
+    """A start that is refused leaves no agent behind that nobody would stop, unless runs need it."""
+    try:
+        yield
+    except AiryardError:
+        if not loop.query(_has_live_attempts).result(timeout=30):
+            engine.stop_agent()
+        raise
 
 
 def _authorise(gatekeeper: Gatekeeper, request: Request) -> Principal:

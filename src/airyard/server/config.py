@@ -78,6 +78,13 @@ class RetentionSection(_Section):
     environments_cap_gib: Annotated[float, Field(gt=0)] = 20
 
 
+class PolicySection(_Section):
+    """Where pools, projects and users are declared."""
+
+    file: str | None = None
+    """A yard.yaml; relative to the configuration file."""
+
+
 def _environments() -> dict[str, EnvironmentSection]:
     return {version: EnvironmentSection() for version in ("4", "5", "6")}
 
@@ -90,6 +97,7 @@ class Config(_Section):
     tracking: TrackingSection = TrackingSection()
     environments: dict[str, EnvironmentSection] = Field(default_factory=_environments)
     retention: RetentionSection = RetentionSection()
+    policy: PolicySection = PolicySection()
 
     def retention_policy(self) -> RetentionPolicy:
         """Return the retention section as the rules of the application."""
@@ -131,7 +139,7 @@ def load_config(path: Path | None, *, home: Path) -> Config:
     if tracking:
         data["tracking"] = {**data.get("tracking", {}), "uri": tracking}
     try:
-        return Config.model_validate(data)
+        config = Config.model_validate(data)
     except ValidationError as error:
         problems = [_problem(item) for item in error.errors()]
         raise UserError(
@@ -140,6 +148,10 @@ def load_config(path: Path | None, *, home: Path) -> Config:
             details={"problems": problems},
             fix="docs/operate/configuration.md lists every key",
         ) from error
+    if config.policy.file is None:
+        return config
+    named = PolicySection(file=str(file.absolute().parent / Path(config.policy.file).expanduser()))
+    return config.model_copy(update={"policy": named})
 
 
 def _problem(item: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airyard.core.errors import UserError
+from airyard.core.errors import AiryardError, UserError
 from airyard.core.policy import (
     DEFAULT_PROJECT,
     EVERYBODY,
@@ -130,6 +130,24 @@ def load_yard_text(text: str, *, file: str = DEFAULT_YARD_FILE) -> LoadedYard:
         file=file,
         digest=hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
         positions={dotted_path(path): position for path, position in document.positions.items()},
+    )
+
+
+def placed(error: AiryardError, loaded: LoadedYard) -> AiryardError:
+    """Return a refusal of the file's policy with the line of each problem; any other error as it is."""
+    problems = error.details.get("problems")
+    if error.code != "POLICY_INVALID" or not isinstance(problems, list):
+        return error
+    found = [{**each, "place": str(loaded.place(each["path"]))} for each in problems]
+    lines = [f"{each['place']}  {each['path']}  {each['message']}" for each in found]
+    if len(found) > 1:  # of a single one the next step stands below
+        lines = [f"{line}\n  next: {each['fix']}" for line, each in zip(lines, found, strict=True)]
+    count = f"{len(found)} problem{'s' if len(found) != 1 else ''}"
+    return UserError(
+        f"{loaded.file} does not fit this yard: {count}; nothing was changed:\n" + "\n".join(lines),
+        code="POLICY_INVALID",
+        details={**error.details, "problems": found},
+        fix=error.fix,
     )
 
 

@@ -8,7 +8,7 @@ from airyard.cli.app import App, verb
 
 @verb("pools")
 def command(app: App) -> None:
-    """List the pools: accelerator type, nodes, what is free."""
+    """List the pools: accelerator type, nodes, what is free, guaranteed and borrowed, how the queue is ordered."""
     pools = app.client.pools()
     if app.as_json:
         app.console.data({"pools": pools})
@@ -23,8 +23,22 @@ def command(app: App) -> None:
             pool["nodes"],
             f"{pool['free_devices']}/{pool['devices']}",
             pool["whole_free_nodes"],
+            pool["guaranteed"],
+            pool["borrowed"],
+            pool["rules"]["order"],
+            "yes" if pool["declared"] else "no",
         ]
         for pool in pools
     ]
-    head = ("POOL", "ACCELERATOR", "NODES", "FREE DEVICES", "WHOLE FREE NODES")
-    app.console.text(formats.table(head, rows, right=(2, 3, 4)))
+    head = (
+        "POOL",
+        "ACCELERATOR",
+        "NODES",
+        "FREE DEVICES",
+        "WHOLE FREE NODES",
+        "GUARANTEED",
+        "BORROWED",
+        "ORDER",
+        "DECLARED",
+    )
+    app.console.text(formats.table(head, rows, right=(2, 3, 4, 5, 6)))

@@ -162,7 +162,7 @@ def _models(app: App, gpus: int) -> list[str]:
     counts: dict[str, int] = {}
     for pool in app.client.pools():
         count, _, model = str(pool["accelerator"]).removeprefix("GPU_").partition("x")
-        if model and count.isdigit():
+        if model and count.isdigit() and pool.get("nodes", 1):
             counts[model] = max(int(count), counts.get(model, 0))
     found = sorted(model for model, count in counts.items() if count >= gpus)
     if counts and not found:

@@ -22,17 +22,20 @@ from airyard.core.state import ClusterState
 def declare(state: ClusterState, command: DeclarePolicy, now_ms: int) -> Decision:
     """Replace what is declared, or with ``dry_run`` only say what that would change.
 
-    A policy equal to the present one is no news, but a configured file that says the same in other words is noted:
-    a restart must not take it for an edit. Raises: UserError (``POLICY_INVALID``) with every problem.
+    A policy equal to the present one is no news. A configured file is declared again only once it was edited: a
+    restart leaves alone what was declared since. Raises: UserError (``POLICY_INVALID``) with every problem.
     """
+    configured = command.source == "config"
+    if configured and command.digest == state.policy_digest:
+        return Decision(reply=Declared())
     policy = normal(command.policy)
     found = problems(policy, before=state.policy, nodes=state.nodes.values(), runs=tuple(live_runs(state)))
     wrong = [problem for problem in found if not problem.warning]
     if wrong:
         raise invalid(wrong)
     reply = Declared(changes=changes(state.policy, policy), warnings=found)
-    known = command.source != "config" or command.digest == state.policy_digest
-    if command.dry_run or (policy == state.policy and known):
+    # Of a file that says the same in other words the new digest is noted.
+    if command.dry_run or (policy == state.policy and not configured):
         return Decision(reply=reply)
     declared = PolicyDeclared(policy=policy, by=command.by, source=command.source, digest=command.digest)
     return Decision(events=(declared,), reply=reply)
@@ -57,9 +60,12 @@ def live_runs(state: ClusterState) -> Iterator[LiveRun]:
 
 def invalid(wrong: Sequence[Problem]) -> UserError:
     """Return the refusal of a policy: every problem with its place and its next step."""
-    lines = "\n".join(f"{'.'.join(each.path)}: {each.message}\n  next: {each.fix}" for each in wrong)
+    lines = [f"{'.'.join(each.path)}: {each.message}" for each in wrong]
+    if len(wrong) > 1:  # of a single one the next step stands below
+        lines = [f"{line}\n  next: {each.fix}" for line, each in zip(lines, wrong, strict=True)]
     return UserError(
-        f"the policy has {len(wrong)} problem{'s' if len(wrong) != 1 else ''}; nothing was changed:\n{lines}",
+        f"the policy has {len(wrong)} problem{'s' if len(wrong) != 1 else ''}; nothing was changed:\n"
+        + "\n".join(lines),
         code="POLICY_INVALID",
         details={"problems": [problem.to_json() for problem in wrong]},
         fix=wrong[0].fix if len(wrong) == 1 else "mend them all; a dry run checks again and changes nothing",
