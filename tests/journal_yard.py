@@ -103,7 +103,7 @@ class Writer:
         nodes = {name: codec.encode(node) for name, node in self.state.nodes.items()}
         joined = any(isinstance(event, MachineJoined) for event in events)
         return recorded, Changes(
-            runs=tuple(row_of(touched[key]) for key in touched), nodes=nodes if joined else None
+            runs=tuple(row_of(touched[key]) for key in touched), nodes=nodes if joined else {}
         )
 
     def story(self, count: int) -> Iterator[tuple[list[Recorded], Changes]]:

@@ -58,7 +58,7 @@ class _Statements:
         self.add_tag = text(insert(run_tags))
         self.drop_tags = text(delete(run_tags).where(run_tags.c.run_id == bindparam("run")))
         self.drop_run = text(delete(runs).where(runs.c.run_id == bindparam("run")))
-        self.drop_nodes = text(delete(nodes))
+        self.drop_node = text(delete(nodes).where(nodes.c.name == bindparam("node")))
         self.add_node = text(insert(nodes))
 
 
@@ -129,12 +129,12 @@ class SqlJournal:
                 gone = [(run_id,) for run_id in changes.removed_runs]
                 writer.exec_driver_sql(sql.drop_tags, gone)
                 writer.exec_driver_sql(sql.drop_run, gone)
-            if changes.nodes is not None:
-                writer.exec_driver_sql(sql.drop_nodes)
-                if changes.nodes:
-                    writer.exec_driver_sql(
-                        sql.add_node, [(name, to_text(node)) for name, node in changes.nodes.items()]
-                    )
+            if old := (*changes.nodes, *changes.removed_nodes):
+                writer.exec_driver_sql(sql.drop_node, [(name,) for name in old])
+            if changes.nodes:
+                writer.exec_driver_sql(
+                    sql.add_node, [(name, to_text(node)) for name, node in changes.nodes.items()]
+                )
         for row in changes.runs:
             self._written[row.run_id] = _facts(row)
             if row.ended_ms is not None:

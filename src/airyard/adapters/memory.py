@@ -80,8 +80,9 @@ class MemoryJournal:
         self.disk.runs.update((row.run_id, row) for row in changes.runs)
         for run_id in changes.removed_runs:
             self.disk.runs.pop(run_id, None)
-        if changes.nodes is not None:
-            self.disk.nodes = dict(changes.nodes)
+        self.disk.nodes.update(changes.nodes)
+        for name in changes.removed_nodes:
+            self.disk.nodes.pop(name, None)
 
     def save_snapshot(self, seq: int, snapshot: Mapping[str, Any]) -> None:
         """Keep a snapshot as text, so that it shares nothing with the living state."""

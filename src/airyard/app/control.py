@@ -17,8 +17,7 @@ from airyard.core.commands import BeginEpoch, Command, CommitPlan, Tick
 from airyard.core.decide import Decision, Reply, decide, outstanding
 from airyard.core.errors import AiryardError, InvariantBroken
 from airyard.core.events import Recorded
-from airyard.core.policy import OverBudget
-from airyard.core.quota import spent
+from airyard.core.quota import paused
 from airyard.core.run import Run, RunState
 from airyard.core.scheduling.plan import Plan, Refusal
 from airyard.core.scheduling.snapshot import Delta, node_views, waiting_of
@@ -197,17 +196,7 @@ class Control:
                 due_ms = self._plan.wake_ms if self._plan is not None else None
                 if due_ms is not None and due_ms <= now_ms:
                     self._plan_due = True
-                self._plan_due |= self._spent != self._now_spent(now_ms)
-
-    def _now_spent(self, now_ms: int) -> frozenset[str]:
-        """Return the projects that wait because their budget of this month is used up."""
-        return frozenset(
-            project.name
-            for project in self.state.policy.projects
-            if project.budget is not None
-            and project.budget.over is OverBudget.PAUSE
-            and spent(self.state, project.name, now_ms) >= project.budget.gpu_hours
-        )
+                self._plan_due |= self._spent != paused(self.state, now_ms)
 
     def delta_to_plan(self) -> Delta | None:
         """Return what the planner has to be told if a new plan is due, and note that it is being made."""
@@ -223,7 +212,7 @@ class Control:
     def _delta(self) -> Delta:
         state, fresh, told = self.state, self._fresh, self._told
         self._told = (state.nodes, state.machines, state.policy, state.reservations)
-        self._spent = self._now_spent(self._clock.now_ms())
+        self._spent = paused(state, self._clock.now_ms())
         ids = state.runs.keys() if fresh else self._untold
         touched = [(run_id, state.runs.get(run_id)) for run_id in ids]
         new_policy = fresh or told is None or told[2] != state.policy

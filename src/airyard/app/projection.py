@@ -52,12 +52,15 @@ def run_row(run: Run) -> RunRow:
     )
 
 
-def node_rows(state: ClusterState) -> dict[str, Mapping[str, Any]]:
-    """Project all nodes; each row carries its machine."""
+def node_rows(before: ClusterState, after: ClusterState) -> dict[str, Mapping[str, Any]]:
+    """Project the nodes that changed, or whose machine did; each row carries its machine."""
     rows: dict[str, Mapping[str, Any]] = {}
-    for node in state.nodes.values():
-        machine = state.machines.get(node.machine)
-        rows[node.name] = {"node": encode(node), "machine": encode(machine) if machine else None}
+    if before.nodes == after.nodes and before.machines == after.machines:
+        return rows
+    for node in after.nodes.values():
+        machine = after.machines.get(node.machine)
+        if before.nodes.get(node.name) != node or before.machines.get(node.machine) != machine:
+            rows[node.name] = {"node": encode(node), "machine": encode(machine) if machine else None}
     return rows
 
 
@@ -68,5 +71,9 @@ def changes_between(before: ClusterState, after: ClusterState, removed: tuple[in
     """
     present = (*after.runs.items(), *after.departed.items())
     runs = tuple(run_row(run) for run_id, run in present if before.runs.get(run_id) is not run)
-    nodes_changed = before.nodes != after.nodes or before.machines != after.machines
-    return Changes(runs=runs, removed_runs=removed, nodes=node_rows(after) if nodes_changed else None)
+    return Changes(
+        runs=runs,
+        removed_runs=removed,
+        nodes=node_rows(before, after),
+        removed_nodes=tuple(name for name in before.nodes if name not in after.nodes),
+    )

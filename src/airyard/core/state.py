@@ -49,6 +49,8 @@ class ClusterState:
     next_reservation_id: int = 1
     usage: dict[tuple[str, str], Usage] = field(default_factory=dict)
     """(project, pool) → what it has used, and holds now."""
+    offers: tuple[tuple[Node, int], ...] | None = field(default=None, compare=False)
+    """Nodes that differ in what they offer, and how many there are of each; None until somebody asks."""
     departed: dict[int, Run] = field(default_factory=dict, compare=False)
     """Runs that left memory since this state was copied, as they left: the read tables still have to learn of them."""
 
@@ -67,6 +69,7 @@ class ClusterState:
             reservations=dict(self.reservations),
             next_reservation_id=self.next_reservation_id,
             usage=dict(self.usage),
+            offers=self.offers,
         )
 
     def apply(self, recorded: events.Recorded) -> None:
@@ -89,6 +92,7 @@ class ClusterState:
             case events.EpochBegan():
                 self.epoch = event.epoch
             case events.MachineJoined():
+                self.offers = None
                 self._join(event)
                 self._move_attempts(recorded, event.machine.name)
             case events.MachineLeft():
@@ -121,6 +125,7 @@ class ClusterState:
         half_life_ms, pools = self.policy.half_life_ms, self.policy.pools
         self.usage = {key: used.settled(recorded.at_ms, half_life_ms) for key, used in self.usage.items()}
         self.policy = event.policy
+        self.offers = None
         if event.source == "config":
             self.policy_digest = event.digest
         self._move_attempts(recorded)

@@ -41,8 +41,9 @@ class Changes:
 
     runs: tuple[RunRow, ...] = ()
     removed_runs: tuple[int, ...] = ()
-    nodes: Mapping[str, Mapping[str, Any]] | None = None
-    """All nodes, encoded with their machine, when any changed; None when none did."""
+    nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Nodes that are new or changed, encoded with their machine."""
+    removed_nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

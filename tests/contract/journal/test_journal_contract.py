@@ -216,7 +216,7 @@ def test_rows_change_and_go(yard: Yard) -> None:
     assert found.tags == (("a", "1"), ("b", "2"))
     assert [row.run_id for row in reads.runs(RunFilter(tags=(("b", "2"),)))] == [2]
     assert reads.runs(RunFilter(tags=(("round", "2"),))) == []
-    journal.append(last, 1, [], Changes(removed_runs=(2,), nodes={}))
+    journal.append(last, 1, [], Changes(removed_runs=(2,), removed_nodes=("host",)))
     assert reads.run(2) is None
     assert reads.nodes() == {}
     assert reads.code_hashes() == frozenset()

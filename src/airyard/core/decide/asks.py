@@ -25,7 +25,7 @@ from airyard.core.events import (
 from airyard.core.run import Cause, Failure, Outcome, Run, RunState, StopReason, StopRequest
 from airyard.core.scheduling.feasible import impossible
 from airyard.core.scheduling.plan import Reason, Refusal
-from airyard.core.scheduling.snapshot import node_views, waiting_of
+from airyard.core.scheduling.snapshot import offers_of, waiting_of
 from airyard.core.state import ClusterState
 from airyard.core.workload import first_difference
 
@@ -94,7 +94,7 @@ def _new_run(run_id: int, project: str, command: SubmitRun, spec_hash: str, now_
 
 def refuse_impossible(state: ClusterState, run: Run) -> None:
     """Raise the refusal of a run that this yard could never place. Raises: UserError."""
-    refusal = impossible(node_views(state), waiting_of(run))
+    refusal = impossible(offers_of(state), waiting_of(run))
     if refusal is not None:
         raise UserError(
             f"run {run.name!r} cannot run here: {refusal.message}",

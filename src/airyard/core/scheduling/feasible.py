@@ -32,13 +32,13 @@ def shape_in_words(want: Waiting) -> str:
     return f"{want.nodes} node{'s' if want.nodes != 1 else ''} of {want.accelerator}"
 
 
-def impossible(nodes: Sequence[NodeView], want: Waiting) -> Refusal | None:
+def impossible(offers: Sequence[tuple[NodeView, int]], want: Waiting) -> Refusal | None:
     """Return why the run can never start on the yard as it is, or None when it could on an empty yard.
 
-    A gang stands in one pool.
+    ``offers`` are nodes with the number of those that are like them. A gang stands in one pool.
     """
-    offered = sorted({node.accelerator for node in nodes}, key=natural)
-    of_pool = [node for node in nodes if fits_pool(node, want)]
+    offered = sorted({node.accelerator for node, _ in offers}, key=natural)
+    of_pool = [(node, count) for node, count in offers if fits_pool(node, want)]
     if not of_pool:
         where = f" in pool {want.pool}" if want.pool else ""
         return Refusal(
@@ -48,15 +48,15 @@ def impossible(nodes: Sequence[NodeView], want: Waiting) -> Refusal | None:
             evidence={"offered": offered},
         )
     pools: dict[str, int] = {}
-    for node in of_pool:
+    for node, count in of_pool:
         if fits_size(node, want):
-            pools[node.pool] = pools.get(node.pool, 0) + 1
+            pools[node.pool] = pools.get(node.pool, 0) + count
     most = max(pools.values(), default=0)
     if most >= want.nodes:
         return None
-    largest = max(node.total for node in of_pool)
+    largest = max(node.total for node, _ in of_pool)
     if not most:
-        message = _too_large(of_pool, want)
+        message = _too_large([node for node, _ in of_pool], want)
     else:
         where = "the yard" if len(pools) == 1 else f"pool {max(sorted(pools), key=lambda name: pools[name])}"
         message = f"it asks {shape_in_words(want)}; {where} has {most} that could serve"

@@ -63,6 +63,8 @@ class Slot:
     """Devices of attempts that are on their way out and that are promised to nobody."""
     given: tuple[tuple[int, int], ...] = ()
     """(until, devices) that the plan in the making has given away or promised."""
+    going: frozenset[int] = frozenset()
+    """Residents that the plan in the making asks to leave."""
     by_rank: tuple[int, ...] = (0, 0, 0)
     """Devices of residents that are not on their way out, by class."""
     open: bool = True
@@ -91,8 +93,11 @@ class Slot:
     def _releases(self) -> tuple[int, ...]:
         times = [0] * len(self.free)
         leaving: list[int] = []
-        for running, devices in self.residents.values():
-            (leaving if running.stopping else times).extend([running.end_ms] * len(devices))
+        for run_id, (running, devices) in self.residents.items():
+            if run_id in self.going:
+                leaving.extend([0] * len(devices))
+            else:
+                (leaving if running.stopping else times).extend([running.end_ms] * len(devices))
         leaving.sort()
         times += leaving[len(leaving) - self.leaving :] if self.leaving else ()
         for until_ms, count in self.given:
@@ -105,6 +110,15 @@ class Slot:
     def forget(self) -> None:
         """Note that residents or free devices have changed."""
         self._avail = None
+
+
+class _Given(NamedTuple):
+    """What a plan changes of a node."""
+
+    free: tuple[int, ...]
+    leaving: int
+    given: tuple[tuple[int, int], ...]
+    going: frozenset[int]
 
 
 class Shelf:
@@ -149,7 +163,7 @@ class NodeIndex:
         self._fitting: dict[Shape, dict[str, list[Kind]]] = {}
         self._leaving: dict[str, None] = {}
         self._open: dict[Kind, list[Slot]] = {}
-        self._log: list[tuple[Slot, tuple[int, ...], int, tuple[tuple[int, int], ...]]] | None = None
+        self._log: list[tuple[Slot, _Given]] | None = None
 
     def put(self, view: NodeView, shared: bool) -> None:
         """Add a node or replace what is known of it; who stands on it stays."""
@@ -251,35 +265,35 @@ class NodeIndex:
     def rollback(self) -> None:
         """Undo everything since ``mark``."""
         log, self._log = self._log or [], None
-        for slot, free, leaving, given in reversed(log):
-            self._set(slot, free, leaving, given)
+        for slot, before in reversed(log):
+            self._set(slot, before)
 
     def take(self, slot: Slot, count: int, until_ms: int) -> tuple[int, ...]:
         """Give away the first ``count`` free devices of a node and return them; an unshared node gives all."""
         given = slot.free[:count]
-        self._change(slot, slot.free[count:], slot.leaving, until_ms, count)
+        now_given = (*slot.given, (until_ms, count))
+        self._change(slot, _Given(slot.free[count:], slot.leaving, now_given, slot.going))
         return given
 
-    def promise(self, slot: Slot, count: int) -> None:
+    def promise(self, slot: Slot, count: int, until_ms: int) -> None:
         """Keep ``count`` devices for somebody: first of those that others are leaving, then of the free ones."""
         of_leaving = min(slot.leaving, count)
-        of_free = count - of_leaving
-        self._change(slot, slot.free[of_free:], slot.leaving - of_leaving, FAR_MS, of_free)
+        given = (*slot.given, (until_ms, count))
+        free = slot.free[count - of_leaving :]
+        self._change(slot, _Given(free, slot.leaving - of_leaving, given, slot.going))
 
-    def let_go(self, slot: Slot, count: int) -> None:
-        """Count ``count`` more devices of a node among those that are being left."""
-        self._change(slot, slot.free, slot.leaving + count, 0, 0)
+    def let_go(self, slot: Slot, run_id: int) -> None:
+        """Count a resident's devices among those that are being left."""
+        leaving = slot.leaving + len(slot.residents[run_id][1])
+        self._change(slot, _Given(slot.free, leaving, slot.given, slot.going | {run_id}))
 
-    def _change(self, slot: Slot, free: tuple[int, ...], leaving: int, until_ms: int, count: int) -> None:
+    def _change(self, slot: Slot, after: _Given) -> None:
         if self._log is not None:
-            self._log.append((slot, slot.free, slot.leaving, slot.given))
-        given = (*slot.given, (until_ms, count)) if count else slot.given
-        self._set(slot, free, leaving, given)
+            self._log.append((slot, _Given(slot.free, slot.leaving, slot.given, slot.going)))
+        self._set(slot, after)
 
-    def _set(
-        self, slot: Slot, free: tuple[int, ...], leaving: int, given: tuple[tuple[int, int], ...]
-    ) -> None:
-        slot.free, slot.leaving, slot.given = free, leaving, given
+    def _set(self, slot: Slot, after: _Given) -> None:
+        slot.free, slot.leaving, slot.given, slot.going = after
         slot.forget()
         self._note_leaving(slot)
         self._move(slot)
@@ -319,6 +333,10 @@ class NodeIndex:
         for kind in kinds:
             for name in self.names[kind]:
                 yield self.slots[name]
+
+    def offers(self) -> list[tuple[NodeView, int]]:
+        """Return one node of each kind, with their number."""
+        return [(self.slots[next(iter(names))].view, len(names)) for names in self.names.values()]
 
     def open_ones(self, kinds: Iterable[Kind]) -> Iterator[Slot]:
         """Yield the open nodes of the kinds, in key order within each."""

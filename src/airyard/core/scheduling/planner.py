@@ -231,7 +231,7 @@ class _Cycle:
             able = {pool: kinds for pool, kinds in fitting.items() if self._nodes_of(kinds) >= want.nodes}
             never = None
             if not able:
-                never = impossible([slot.view for slot in self.book.nodes.slots.values()], want)
+                never = impossible(self.book.nodes.offers(), want)
             found = self.able[key.shape] = able, never
         return found
 
@@ -374,7 +374,7 @@ class _Cycle:
                 )
                 for seat in running.seats:
                     if seat.node in self.book.nodes.slots:
-                        self.book.nodes.let_go(self.book.nodes.slots[seat.node], len(seat.devices))
+                        self.book.nodes.let_go(self.book.nodes.slots[seat.node], running.run_id)
             self._keep(nodes, want, pool)
             return reasons.preempting(want, [victim.running for victim in victims])
         return None
@@ -418,8 +418,9 @@ class _Cycle:
         names = tuple(slot.view.name for slot in nodes)
         count = want.devices_per_node
         self.kept.append(Hold(run_id=want.run_id, nodes=names, devices_per_node=count, from_ms=self.now_ms))
+        until_ms = self.now_ms + min(want.expected_ms, want.bound_ms)
         for slot in nodes:
-            self.book.nodes.promise(slot, want.devices_per_node)
+            self.book.nodes.promise(slot, want.devices_per_node, until_ms)
             self.holds.given(slot, want.devices_per_node, self.now_ms + want.bound_ms)
 
     def _promise(self, want: Waiting, pools: dict[str, list[Kind]]) -> bool:

@@ -97,6 +97,19 @@ def node_views(state: ClusterState) -> tuple[NodeView, ...]:
     return tuple(node_view(state.policy, node, node.machine in alive) for node in state.nodes.values())
 
 
+def offers_of(state: ClusterState) -> list[tuple[NodeView, int]]:
+    """Project one node of each kind that the yard has, with their number. Cost: kinds; nodes after they changed."""
+    if state.offers is None:
+        found: dict[tuple[object, ...], tuple[Node, int]] = {}
+        for node in state.nodes.values():
+            pool = state.policy.pool_of(node)
+            key = pool, node.accelerator, node.model, len(node.devices), node.cpus, node.memory_bytes
+            first, count = found.get(key, (node, 0))
+            found[key] = first, count + 1
+        state.offers = tuple(found.values())
+    return [(node_view(state.policy, node, True), count) for node, count in state.offers]
+
+
 def node_view(policy: Policy, node: Node, alive: bool) -> NodeView:
     """Project a node with the devices that no stranger holds."""
     labels = node.labels or {}
