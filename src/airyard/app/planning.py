@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from dataclasses import replace
 
 from airyard.core.run import Run, RunState
 from airyard.core.scheduling.book import Book
@@ -83,8 +84,13 @@ class Planning:
     def make(self, now_ms: int) -> Plan:
         """Make a plan."""
         self._outlived(now_ms)
-        self.plan = make_plan(self.book, now_ms)
-        return self.plan
+        made = make_plan(self.book, now_ms)
+        if made.refusals and self._ends:
+            # Promises rest on expected ends: when one has passed, another end is expected, and more may start.
+            next_ms = self._ends[0][0]
+            made = replace(made, wake_ms=next_ms if made.wake_ms is None else min(made.wake_ms, next_ms))
+        self.plan = made
+        return made
 
     def _outlived(self, now_ms: int) -> None:
         """Give attempts that should have ended by now another expected end."""

@@ -36,16 +36,22 @@ class Holds:
         self.made: list[Hold] = []
 
     def hold(
-        self, kinds: Sequence[Kind], want: Waiting, may_stand: Callable[[Slot, int], bool]
+        self, kinds: Sequence[Kind], want: Waiting, opens: Callable[[Slot, int], int] | None
     ) -> Hold | None:
         """Promise a blocked run the nodes that come free for it first; None when no end in sight frees enough.
 
-        ``may_stand(slot, from_ms)`` says whether the run may be on the node from then on.
+        ``opens(slot, at_ms)`` is the first time from ``at_ms`` on at which no reservation bars the run from the node
+        for as long as it may stay; None when nothing is reserved.
         Cost: about the nodes of its kinds.
         """
         count = want.devices_per_node
         slots = list(self._index.open_ones(kinds))
         when = self._when(slots, count)
+        if opens is not None:
+            for place, slot in enumerate(slots):
+                at_ms = when[place] >> _BUSY_BITS
+                if at_ms < FAR_MS and (later_ms := opens(slot, at_ms)) != at_ms:
+                    when[place] = later_ms << _BUSY_BITS
         blocks: dict[str, list[int]] = {}
         if want.same_fabric:
             for place, slot in enumerate(slots):
@@ -59,8 +65,8 @@ class Holds:
             return None
         from_ms = when[best[-1]] >> _BUSY_BITS
         chosen = [slots[place] for place in best]
-        if not all(may_stand(slot, from_ms) for slot in chosen):
-            return None
+        if opens is not None and any(opens(slot, from_ms) != from_ms for slot in chosen):
+            return None  # rare: the nodes are open one after the other, but not together
         for slot in chosen:
             self._promise(slot, count, from_ms)
         hold = Hold(

@@ -428,13 +428,21 @@ class _Cycle:
         for pool, kinds in pools.items():
             if self.promised.get(pool, 0) >= self.book.pool(pool).reservations:
                 continue
-            held = self.holds.hold(kinds, want, lambda slot, from_ms: self._may_stand(slot, want, from_ms))
+            opens = (lambda slot, at_ms: self._opens(slot, want, at_ms)) if self.book.barred else None
+            held = self.holds.hold(kinds, want, opens)
             if held is not None:
                 self.promised[pool] = self.promised.get(pool, 0) + 1
                 # What was found to fit before this promise may not fit beside it; what did not, does not now.
                 self.window = {shape: window for shape, window in self.window.items() if not window}
                 return True
         return False
+
+    def _opens(self, slot: Slot, want: Waiting, at_ms: int) -> int:
+        """Return the first time from ``at_ms`` on at which no reservation bars the run from the node."""
+        for one in self.book.barred.get(slot.view.name, ()):
+            if one.bars(slot.view.name, want.project, at_ms, at_ms + want.bound_ms):
+                at_ms = one.to_ms
+        return at_ms
 
     def _why(self, want: Waiting, pools: dict[str, list[Kind]]) -> Refusal:
         """Return why nothing of the shape starts. Cost: once a shape, and its nodes only where promises matter."""
