@@ -231,7 +231,7 @@ class NodeIndex:
     def _refresh(self, slot: Slot) -> None:
         taken = {device for _, devices in slot.residents.values() for device in devices}
         slot.free = tuple(device for device in slot.view.devices if device not in taken)
-        slot.given = ()
+        slot.given, slot.going = (), frozenset()
         slot.leaving = 0
         by_rank = [0, 0, 0]
         for running, devices in slot.residents.values():
