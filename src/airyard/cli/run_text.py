@@ -22,8 +22,10 @@ WORTH_SAYING_MS = 50
 
 
 def status_word(run: Run) -> str:
-    """Return the status as people see it: a success on simulated nodes says so."""
+    """Return the status as people see it: a success on simulated nodes says so, and so does a hold."""
     status = str(run.get("status") or run.get("outcome") or run["state"])
+    if run.get("held") and status == "QUEUED":
+        return "QUEUED (held)"
     return f"{status} (simulated)" if run.get("simulated") and status == "SUCCEEDED" else status
 
 
@@ -220,6 +222,7 @@ def _facts(run: Run, zone: tzinfo | None) -> str:
             ("phases", _phase_times(started, zone)),
             ("waiting", pending_text(run, zone)),
             ("retries", retries),
+            ("time limit", duration(run["timeout_s"] * 1000) if run.get("timeout_s") else None),
             ("code", f"{code['tree_hash'][:12]} · {code.get('directory_name')}{commit}" if code else None),
             ("tracking", _tracking(run.get("tracking"))),
             ("logs", None if run.get("state") != "ENDED" else _complete(run.get("logs_complete"))),

@@ -9,6 +9,7 @@ import click
 from airyard.cli import formats, run_text, watching
 from airyard.cli.app import App, Verb, key_values, verb
 from airyard.cli.exit_codes import ExitCode
+from airyard.cli.moments import NOW, MomentType
 from airyard.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ class RunVerb(Verb):
 @click.option("--tag", "tags", metavar="K=V", multiple=True, help="Tag of the run; repeatable.")
 @click.option("-w", "--watch", "watched", is_flag=True, help="Follow it to its end and exit as it did.")
 @click.option("--override", "overrides", metavar="K=V", multiple=True, help="Replace a field; repeatable.")
+@click.option("--hold", is_flag=True, help="Let it wait for `airyard release`.")
+@click.option(
+    "--begin", type=MomentType(), metavar="TIME", help="Not before: 08:00, '2026-12-02 08:00', +90m."
+)
 @click.option("--dry-run", is_flag=True, help="Check, and ask the planner, without submitting.")
 @click.option("--idempotency-key", metavar="K", help="Same key, same run: safe to repeat.")
 @click.option("--allow-secret-files", is_flag=True, help="Send files that look like secrets too.")
@@ -121,6 +126,8 @@ def submit(app: App, given: dict[str, Any], words: list[str] | None) -> int:
         idempotency_key=given["idempotency_key"],
         allow_secret_files=given["allow_secret_files"],
         dry_run=given["dry_run"],
+        held=given["hold"],
+        begin_at=None if given["begin"] == NOW else given["begin"],
         say=lambda line: app.console.note(line, "dim"),
     )
     if given["dry_run"]:
@@ -187,12 +194,15 @@ def show_submitted(app: App, answer: dict[str, Any], *, watched: bool, propagate
         app.console.data({"run_id": run["run_id"], "existing": existing, "run": run})
     else:
         what = "exists already (same idempotency key)" if existing else "submitted"
+        what += ", held" if run.get("held") else ""
         line = f"run {run['run_id']} {what}: {run_text.label(run)} on {run_text.gang(run)}"
         if watched:
             app.console.note(line)
         else:
             app.console.text(line)
-            app.console.note(f"`airyard watch {run['run_id']}` follows it", "dim")
+            follow = f"`airyard watch {run['run_id']}` follows it"
+            release = f"`airyard release {run['run_id']}` lets it go"
+            app.console.note(release if run.get("held") else follow, "dim")
     return watching.watch(app.client, app.console, run, propagate=propagate) if watched else ExitCode.SUCCESS
 
 

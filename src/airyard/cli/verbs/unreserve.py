@@ -1,0 +1,32 @@
+"""``airyard unreserve``: take reservations back."""
+
+from __future__ import annotations
+
+import click
+
+from airyard.cli.app import App, verb
+from airyard.core.errors import AiryardError
+
+
+@verb("unreserve")
+@click.argument("numbers", metavar="ID...", nargs=-1, required=True, type=click.IntRange(min=1))
+def command(app: App, numbers: tuple[int, ...]) -> int:
+    """Take reservations back, begun or not: their nodes serve everybody again."""
+    gone: list[int] = []
+    failed: list[AiryardError] = []
+    for number in numbers:
+        try:
+            app.client.unreserve(number)
+            gone.append(number)
+        except AiryardError as error:
+            if len(numbers) == 1:
+                raise
+            failed.append(error)
+    if app.as_json:
+        app.console.data({"unreserved": gone, "failed": [failure.as_json() for failure in failed]})
+    else:
+        for number in gone:
+            app.console.text(f"reservation {number} is taken back")
+        for failure in failed:
+            app.console.error(failure)
+    return failed[0].exit_code if failed else 0
