@@ -308,7 +308,7 @@ def _in_time(yard: _Yard) -> Iterator[str]:
         for hold in holds:
             busy = [devices for devices, until_ms in until if until_ms > hold.from_ms]
             due = [one.devices_per_node for one in holds if one.from_ms <= hold.from_ms]
-            alone = yard.shares(view) or len(busy) + len(due) == 1
+            alone = yard.shares(view) or (not busy and len(due) == 1)
             if sum(busy) + sum(due) > len(view.devices) or not alone:
                 yield (
                     f"run {hold.run_id} is promised {hold.devices_per_node} on {node} at {hold.from_ms}: then "
@@ -318,16 +318,24 @@ def _in_time(yard: _Yard) -> Iterator[str]:
 
 def _until(yard: _Yard, node: str) -> Iterator[tuple[int, int]]:
     """Yield who stands on a node, or is about to: devices, until when. Who is asked to leave is taken to have left."""
+    leaving: list[int] = []
     for run_id, devices in yard.on_node.get(node, {}).items():
         running, want = yard.book.running.get(run_id), yard.waiting(run_id)
-        if running is not None and (running.stopping or run_id not in yard.leaving):
+        if running is not None and running.stopping:
+            leaving += [running.end_ms] * devices
+        elif running is not None and run_id not in yard.leaving:
             yield devices, running.end_ms
         elif running is None and want is not None:
             yield devices, yard.now_ms + min(want.expected_ms, want.bound_ms)
+    kept = 0
     for hold in yard.plan.kept:
         want = yard.waiting(hold.run_id)
         if want is not None and node in hold.nodes:
+            kept += hold.devices_per_node
             yield hold.devices_per_node, yard.now_ms + min(want.expected_ms, want.bound_ms)
+    # What leaves first is kept first.
+    for until_ms in sorted(leaving)[kept:]:
+        yield 1, until_ms
 
 
 def _answers(yard: _Yard) -> Iterator[str]:
