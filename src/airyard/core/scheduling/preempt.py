@@ -210,15 +210,13 @@ class Evictions:
             left.remove(best)
             nodes.append(best)
             touched: set[str] = set()
-            taken = costs[best.view.name] or ()
-            for victim in taken:
+            for victim in costs[best.view.name] or ():
                 choice.take(victim)
                 touched.update(seat.node for seat in victim.running.seats)
-            # A project that gave some back may have nothing more to give.
-            reclaims = any(victim.rule == RECLAIM for victim in taken)
-            for slot in left:
-                cost = costs[slot.view.name] or ()
-                if slot.view.name in touched or (reclaims and any(one.rule == RECLAIM for one in cost)):
+            for slot in left if touched else ():
+                # A project that has lost some may have nothing more to give back.
+                reclaims = any(victim.rule == RECLAIM for victim in costs[slot.view.name] or ())
+                if slot.view.name in touched or reclaims:
                     costs[slot.view.name] = self._cost(slot, want, choice, price)
         self._spare(want, nodes, choice)
         nodes.sort(key=lambda slot: slot.key)
