@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from airyard.core.cluster import Node
 from airyard.core.policy import DEFAULT_PROJECT, Policy, PoolPolicy
-from airyard.core.policy_rules import Problem, Rule, inner_problems, listed, near
+from airyard.core.policy_rules import Problem, Rule, counted, inner_problems, listed, near
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ def _nodes_of(pool: PoolPolicy, fit: _Fit) -> Iterator[Problem]:
         yield _warning(
             Rule.NODES_CLAIMED_TWICE,
             here,
-            f"{_count(len(lost), 'node')} of pool {pool.name} ({listed(node.name for node in lost)}) "
+            f"{counted(len(lost), 'node')} of pool {pool.name} ({listed(node.name for node in lost)}) "
             f"{'is' if len(lost) == 1 else 'are'} claimed by an earlier pool too, which has "
             f"{'it' if len(lost) == 1 else 'them'}: {owners}",
             f"put {pool.name} before it, or tell the two apart by labels or names",
@@ -143,7 +143,7 @@ def _guarantees(fit: _Fit) -> Iterator[Problem]:
             yield Problem(
                 rule=Rule.GUARANTEES_EXCEED_POOL,
                 path=("projects", max(given), "pools", pool, "guarantee"),
-                message=f"pool {pool} has {_count(devices, 'device')} on {_count(len(fit.members[pool]), 'node')}; "
+                message=f"pool {pool} has {counted(devices, 'device')} on {counted(len(fit.members[pool]), 'node')}; "
                 f"its guarantees come to {total} ({parts})",
                 fix=f"lower them by {total - devices} in all, or add nodes to the pool",
             )
@@ -220,10 +220,6 @@ def _warning(rule: Rule, path: tuple[str, ...], message: str, fix: str) -> Probl
 
 def _labels(pool: PoolPolicy) -> str:
     return ", ".join(f"{key}={value}" for key, value in pool.labels)
-
-
-def _count(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def _runs(ids: Sequence[int], many: str, one: str) -> str:

@@ -103,6 +103,11 @@ def listed(names: Iterable[str], limit: int = 10) -> str:
     return ", ".join(all_names[:limit]) + more
 
 
+def counted(count: int, word: str) -> str:
+    """``1 device``, ``2 devices``."""
+    return f"{count} {word}{'' if count == 1 else 's'}"
+
+
 def _pool(pool: PoolPolicy) -> Iterator[Problem]:
     here = ("pools", pool.name)
     yield from _named(here, "pool", pool.name)
@@ -215,7 +220,7 @@ def _share(here: Path, share: Share) -> Iterator[Problem]:
         yield Problem(
             rule=Rule.CEILING_UNDER_GUARANTEE,
             path=(*here, "ceiling"),
-            message=f"the ceiling of {share.ceiling} devices is under the guarantee of {share.guarantee}",
+            message=f"the ceiling of {counted(share.ceiling, 'device')} is under the guarantee of {share.guarantee}",
             fix=f"raise the ceiling to {share.guarantee} or more, or lower the guarantee",
         )
     if not (math.isfinite(share.weight) and share.weight > 0):
