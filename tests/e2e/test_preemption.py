@@ -171,6 +171,7 @@ def test_a_run_that_does_not_listen_is_killed_and_keeps_place_and_retries(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_digits_ddp_goes_on_after_the_acknowledged_epoch(yard: Ageing) -> None:
     first = int(
         yard.data(

@@ -81,7 +81,7 @@ def test_what_is_saved_is_what_the_runner_reads(place: Place, checkpoint: Module
     assert sorted(entry.name for entry in place.attempt.control.iterdir()) == ["checkpoint.json"]
 
 
-@pytest.mark.parametrize("name", ["step-3.pt", "step-3/rank0.pt", "step-3"])
+@pytest.mark.parametrize("name", ["step-3.pt", "a/b/step-3/rank0.pt", "a/step-3"])
 def test_a_relative_path_is_relative_to_the_checkpoint_folder(
     place: Place, checkpoint: ModuleType, name: str
 ) -> None:
