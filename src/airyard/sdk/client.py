@@ -226,6 +226,16 @@ class Client:
             if before is None or not page["runs"] or (limit is not None and len(runs) >= limit):
                 return runs if limit is None else runs[:limit]
 
+    def pages(self, *, state: str = "all", size: int = 500) -> Iterator[Documents]:
+        """Yield runs, newest first, a page at a time: whoever has enough asks for no more."""
+        before: int | None = None
+        while True:
+            page = self._get(requests.list_runs(state=state, limit=size, before=before))
+            yield page["runs"]
+            before = page.get("next_before")
+            if before is None or not page["runs"]:
+                return
+
     def numbers(self, ref: str | int) -> Sequence[int]:
         """Return the numbers of the runs that ``ref`` names: of ``tag:k=v`` all that match, oldest first.
 

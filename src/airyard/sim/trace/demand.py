@@ -22,16 +22,17 @@ MEMORY_PER_DEVICE = 128 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One run as it will be replayed. ``pool`` None leaves the choice; ``arrives_ms`` is when it may first start."""
+    """One run as it will be replayed. ``pool`` None leaves the choice; ``checkpoints``: it writes some."""
 
     run: TraceRun
     accelerator: str
     model: str | None
     pool: str | None
+    checkpoints: bool = True
 
     @property
     def arrives_ms(self) -> int:
-        """When it enters the queue."""
+        """When it enters the queue: it may start from then on."""
         return self.run.begin_ms
 
     @property

@@ -53,7 +53,7 @@ class Rules:
     large that time in the queue does not count, the shortest goes first.
     ``eviction_ms`` is how long an evicted job holds its devices to write its last checkpoint; with ``last_checkpoint``
     it loses nothing but that time. ``checkpoint_ms`` is the work between two checkpoints, all that a failure leaves;
-    None: jobs write none, and lose everything.
+    None: jobs write none, and lose everything. A job that is known to write none never does.
     """
 
     head_only: bool = False
@@ -82,9 +82,7 @@ class Replayed:
     most_waiting: int = 0
     judge: Judge = field(default_factory=Judge)
     held: dict[str, int] = field(default_factory=dict)
-    """Project → device-milliseconds held."""
-    in_window: dict[str, int] = field(default_factory=dict)
-    """Pool → device-milliseconds held between first and last arrival."""
+    """Project → device-milliseconds held between first and last arrival."""
     stuck: dict[int, Refusal | None] = field(default_factory=dict)
     """Run id → the planner's last reason, for jobs that never ended."""
 
@@ -185,7 +183,7 @@ class Replay:
                 if life.version != version:
                     continue
                 if kind == _Kind.CHECKPOINT:
-                    self._checkpoint(life, now_ms)
+                    due |= self._checkpoint(life, now_ms)
                     continue
                 if kind == _Kind.END:
                     self._end(life, now_ms)
@@ -246,6 +244,9 @@ class Replay:
     def _rank(self, job: Job) -> int:
         return Priority.NORMAL.rank if self.rules.one_class else job.run.priority_class.rank
 
+    def _checkpoint_ms(self, job: Job) -> int | None:
+        return self.rules.checkpoint_ms if job.checkpoints else None
+
     def _start(self, life: Life, seats: tuple[Seat, ...], now_ms: int) -> None:
         job = life.job
         predicted = self.durations.remaining(job, life.served_ms, life.saved_ms)
@@ -278,7 +279,7 @@ class Replay:
         self._at(now_ms + life.rest_ms, _Kind.END, job.run.run_id, life.version)
         if self._promises:
             heapq.heappush(self._ends, (life.running.end_ms, job.run.run_id))
-        every_ms = self.rules.checkpoint_ms
+        every_ms = self._checkpoint_ms(job)
         if self._evicts and every_ms is not None and every_ms < life.rest_ms:
             self._at(now_ms + every_ms, _Kind.CHECKPOINT, job.run.run_id, life.version)
 
@@ -292,15 +293,17 @@ class Replay:
         if self.rules.head_only:
             self._heads[life.job.pool or ""].popleft()
 
-    def _checkpoint(self, life: Life, now_ms: int) -> None:
-        every_ms = self.rules.checkpoint_ms
-        if life.running is None or life.running.stopping or every_ms is None:
-            return
-        life.checkpointed = True
+    def _checkpoint(self, life: Life, now_ms: int) -> bool:
+        """Note a checkpoint. True when it is the job's first: from now on it may be sliced."""
+        every_ms = self._checkpoint_ms(life.job)
+        if life.running is None or every_ms is None:
+            return False
+        first, life.checkpointed = not life.checkpointed, True
         life.running = replace(life.running, safe_ms=now_ms, acknowledges=True)
         self.book.put_running(life.running)
         if now_ms + every_ms < life.started_ms + life.rest_ms:
             self._at(now_ms + every_ms, _Kind.CHECKPOINT, life.job.run.run_id, life.version)
+        return first
 
     def _end(self, life: Life, now_ms: int) -> None:
         self._vacate(life, now_ms)
@@ -312,7 +315,7 @@ class Replay:
 
     def _evict(self, life: Life, now_ms: int) -> None:
         assert life.running is not None
-        life.save(now_ms, self.rules.checkpoint_ms, all_of_it=self.rules.last_checkpoint)
+        life.save(now_ms, self._checkpoint_ms(life.job), all_of_it=self.rules.last_checkpoint)
         life.evictions += 1
         life.evicted_ms = now_ms
         life.paid += self.rules.eviction_ms * life.job.run.devices
@@ -332,14 +335,11 @@ class Replay:
 
     def _vacate(self, life: Life, now_ms: int) -> None:
         """Count what a stint held."""
-        running, result = life.running, self.result
-        assert running is not None
+        result = self.result
         devices = life.job.run.devices
-        project = life.job.run.project
-        result.held[project] = result.held.get(project, 0) + devices * (now_ms - life.started_ms)
-        inside_ms = min(now_ms, result.to_ms) - max(life.started_ms, result.from_ms)
+        project, inside_ms = life.job.run.project, min(now_ms, result.to_ms) - life.started_ms
         if inside_ms > 0:
-            result.in_window[running.pool] = result.in_window.get(running.pool, 0) + devices * inside_ms
+            result.held[project] = result.held.get(project, 0) + devices * inside_ms
         self._count(life, -devices, now_ms)
 
     def _count(self, life: Life, devices: int, now_ms: int) -> None:
@@ -359,7 +359,7 @@ class Replay:
             life = self._lives[run_id]
             assert life.running is not None
             if not life.running.stopping:
-                life.save(now_ms, self.rules.checkpoint_ms, all_of_it=False)
+                life.save(now_ms, self._checkpoint_ms(life.job), all_of_it=False)
             life.failures += 1
             self._left(life, now_ms)
         self.book.put_node(replace(slot.view, alive=False))

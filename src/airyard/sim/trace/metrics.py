@@ -50,7 +50,7 @@ class Figures:
     GPU-hours of free devices that waiting runs which fitted there could have used. ``worst_slowdown`` is the mean
     slowdown (completion over duration) of the project that fares worst, over the mean of all runs. ``lost`` are
     GPU-hours of work done twice, ``leaving`` those held to write a last checkpoint. ``share`` is each project's part
-    of all GPU-hours held. ``unended`` runs never ended; nothing of them is counted.
+    of the GPU-hours held between first and last arrival. ``unended`` runs never ended; nothing of them is counted.
     """
 
     runs: int
@@ -86,7 +86,7 @@ def figures_of(replayed: Replayed, demand: Demand) -> Figures:
         completion=_spread([row.completion_ms for row in rows]),
         waiting=_spread([row.waited_ms for row in rows]),
         longest_wait_days=max((row.waited_ms for row in rows), default=0) / DAY_MS,
-        utilisation=sum(replayed.in_window.values()) / window if window > 0 else 0.0,
+        utilisation=sum(replayed.held.values()) / window if window > 0 else 0.0,
         worst_project=worst,
         worst_slowdown=slowdown,
         idle_placeable=replayed.idle_placeable / HOUR_MS,
@@ -111,7 +111,6 @@ def recorded_figures(demand: Demand) -> Figures | None:
     """Sum up what really happened; None when the record does not say when every run started and ended."""
     rows: list[_Row] = []
     held: dict[str, int] = {}
-    inside = 0
     first = min((job.arrives_ms for job in demand.jobs), default=0)
     last = max((job.arrives_ms for job in demand.jobs), default=0)
     for job in demand.jobs:
@@ -120,11 +119,11 @@ def recorded_figures(demand: Demand) -> Figures | None:
             return None
         completion_ms = run.really_ended_ms - run.begin_ms
         rows.append(_Row(job, completion_ms, max(completion_ms - run.duration_ms, 0)))
-        held[run.project] = held.get(run.project, 0) + run.devices * run.duration_ms
         # A run that started more than once held its devices for a part of the time between.
         span_ms = max(run.really_ended_ms - run.really_started_ms, 1)
         overlap_ms = min(run.really_ended_ms, last) - max(run.really_started_ms, first)
-        inside += max(overlap_ms, 0) * run.devices * min(run.duration_ms, span_ms) // span_ms
+        inside = max(overlap_ms, 0) * run.devices * min(run.duration_ms, span_ms) // span_ms
+        held[run.project] = held.get(run.project, 0) + inside
     if not rows:
         return None
     worst, slowdown = _worst(rows)
@@ -135,7 +134,7 @@ def recorded_figures(demand: Demand) -> Figures | None:
         completion=_spread([row.completion_ms for row in rows]),
         waiting=_spread([row.waited_ms for row in rows]),
         longest_wait_days=max(row.waited_ms for row in rows) / DAY_MS,
-        utilisation=inside / window if window > 0 else 0.0,
+        utilisation=sum(held.values()) / window if window > 0 else 0.0,
         worst_project=worst,
         worst_slowdown=slowdown,
         share=_parts(held),

@@ -73,10 +73,11 @@ def table(columns: Sequence[Column]) -> str:
     left = max(len(label) for label, _ in rows)
     widths = [max(len(values[at]) for _, values in rows) for at in range(len(columns))]
     return "\n".join(
-        f"{label:<{left}}  "
-        + "  ".join(f"{value:>{width}}" for value, width in zip(values, widths, strict=True))
+        "  ".join(
+            [f"{label:<{left}}", *(f"{value:>{width}}" for value, width in zip(values, widths, strict=True))]
+        ).rstrip()
         for label, values in rows
-    ).rstrip()
+    )
 
 
 def _shares(columns: Sequence[Column]) -> list[tuple[str, list[str]]]:
