@@ -202,7 +202,8 @@ def _projects_in_use(fit: _Fit, runs: Collection[LiveRun]) -> Iterator[Problem]:
                 rule=Rule.PROJECT_IN_USE,
                 path=("projects", name),
                 message=f"project {name} would be gone, but {_runs(ids, 'are charged to it', 'is charged to it')}",
-                fix="wait for these runs, `airyard cancel` them, or `airyard update ID --project NAME` moves them",
+                fix="wait for these runs or `airyard cancel` them; queued ones can be moved: "
+                "`airyard update ID --project NAME`",
             )
         elif after and name != DEFAULT_PROJECT:
             yield _warning(
@@ -210,7 +211,7 @@ def _projects_in_use(fit: _Fit, runs: Collection[LiveRun]) -> Iterator[Problem]:
                 ("projects",),
                 f"{_runs(ids, 'are', 'is')} of project {name}, which is not declared: it has no guarantee, and "
                 "takes no further runs",
-                f"declare {name} as well, or `airyard update ID --project NAME` moves them",
+                f"declare {name} as well; queued ones can be moved: `airyard update ID --project NAME`",
             )
 
 

@@ -287,7 +287,9 @@ class WorkloadFile(Block):
     )
     name: RunName | None = setting("A name for the run, to refer to it later.", origin=Origin.AIRYARD)
     project: ProjectName | None = setting(
-        "Whose quota and budget the run uses.", shown_default="the server's default", origin=Origin.AIRYARD
+        "Whose quota and budget the run uses; `airyard projects` lists yours.",
+        shown_default="the user's, as declared; else default",
+        origin=Origin.AIRYARD,
     )
     tags: dict[TagName, TagValue] | None = setting(
         "Free labels: name → text.", shown_default="empty", origin=Origin.AIRYARD
