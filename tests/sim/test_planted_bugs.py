@@ -6,17 +6,20 @@ A simulator that finds nothing may be blind; this shows what it sees.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+from airyard.app import planning
 from airyard.app.control import Control
+from airyard.core import evolve
 from airyard.core.commands import ReportKind
 from airyard.core.decide import gang, judge, members, placing, timers
 from airyard.core.run import MemberPhase
+from airyard.core.scheduling import planner
 from airyard.core.state import ClusterState
 from airyard.node import machine
 from airyard.sim.chance import Fault
@@ -54,7 +57,14 @@ def stopping_frees_the_devices() -> Any:
                     out.setdefault(member.node, {}).update(dict.fromkeys(member.devices, run.run_id))
         return out
 
-    return patch.object(ClusterState, "bookings", bookings)
+    def running_of(run: Any, attempt: Any, forecast: Any) -> Any:
+        running = known(run, attempt, forecast)
+        return replace(running, seats=()) if running.stopping else running
+
+    known = planning.running_of
+    return both(
+        patch.object(ClusterState, "bookings", bookings), patch.object(planning, "running_of", running_of)
+    )
 
 
 def lost_starts_stay_lost() -> Any:
@@ -81,7 +91,8 @@ def a_plan_is_made_once() -> Any:
 
     def note(self: Control, commands: Any) -> None:
         original(self, commands)
-        self._next_backoff_ms = None
+        if self._plan is not None:
+            self._plan = replace(self._plan, wake_ms=None)
 
     return patch.object(Control, "_note_plans", note)
 
@@ -98,6 +109,46 @@ def the_tree_outlives_its_report() -> Any:
     return patch.dict(machine._HANDLERS, {machine.ProcessExited: on_exited})
 
 
+def reservations_ask_nobody_to_leave() -> Any:
+    return patch.object(timers, "leaving", lambda *_: None)
+
+
+def reserved_nodes_are_given_away() -> Any:
+    """Neither the planner nor the commit sees that a node is reserved."""
+    return both(
+        patch.object(placing, "barring", lambda *_: None),
+        patch.object(planner._Cycle, "_may_stand", lambda *_: True),
+    )
+
+
+def runners_are_not_told_of_a_new_limit() -> Any:
+    return patch.object(evolve, "_limited", lambda attempt, _: attempt)
+
+
+def a_held_run_may_start() -> Any:
+    """Neither the planner nor the commit looks at holds and begins."""
+
+    def let_go(act: Callable[..., Any], place: int) -> Callable[..., Any]:
+        def without(*given: Any) -> Any:
+            free = replace(given[place], held=False, begin_ms=0)
+            return act(*given[:place], free, *given[place + 1 :])
+
+        return without
+
+    return both(
+        patch.object(planning, "waiting_of", let_go(planning.waiting_of, 0)),
+        patch.object(placing, "_still_holds", let_go(placing._still_holds, 1)),
+    )
+
+
+@contextmanager
+def both(*patches: Any) -> Iterator[None]:
+    with ExitStack() as stack:
+        for one in patches:
+            stack.enter_context(one)
+        yield
+
+
 PLANTS = [
     go_when_one_is_ready,
     exit_0_at_a_stop_is_success,
@@ -108,6 +159,10 @@ PLANTS = [
     the_commit_checks_nothing,
     a_plan_is_made_once,
     the_tree_outlives_its_report,
+    reservations_ask_nobody_to_leave,
+    reserved_nodes_are_given_away,
+    runners_are_not_told_of_a_new_limit,
+    a_held_run_may_start,
 ]
 
 

@@ -70,6 +70,11 @@ class Chance:
             rates[fault] = rate if on and not calm else 0.0
         return cls(random=random, rates=rates, pace_ms=random.choice((4_000, 10_000, 25_000)), seen=Counter())
 
+    @property
+    def calm(self) -> bool:
+        """True in a world that knows no faults: there everything happens in time."""
+        return not any(self.rates.values())
+
     def strikes(self, fault: Fault) -> bool:
         """Draw whether a message fault strikes now, and count it."""
         rate = self.rates[fault]

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airyard.core import events
-from airyard.core.commands import CordonNode, SubmitRun
+from airyard.core.commands import Command, CordonNode, SubmitRun, UpdateRun
 from airyard.core.decide import Submitted
 from airyard.core.errors import AiryardError, Unavailable
 from airyard.core.run import Outcome
@@ -50,6 +50,7 @@ BAD_MOMENTS = (
     events.MemberStarted, events.MemberExited, events.MemberLost, events.StopOrdered, events.RunQueuedAgain,
 )  # fmt: skip
 RESUMES = 3
+PROJECTS = ("default", "nlp")
 
 
 class People:
@@ -71,9 +72,20 @@ class People:
         """Spread submissions over a time."""
         for number in range(count):
             workload = self._workload()
-            command = SubmitRun(owner="ada", workload=workload, idempotency_key=f"key-{number}")
+            after_ms = self._setting.chance.between(0, within_ms)
+            command = SubmitRun(
+                owner="ada",
+                workload=workload,
+                idempotency_key=f"key-{number}",
+                held=self._setting.chance.roll(0.1),
+                begin_ms=self._begin_ms(after_ms),
+            )
             self.busy += 1
-            self._setting.later(self._setting.chance.between(0, within_ms), partial(self._submit, command))
+            self._setting.later(after_ms, partial(self._submit, command))
+
+    def _begin_ms(self, after_ms: int) -> int:
+        chance = self._setting.chance
+        return self._setting.time.now_ms() + after_ms + chance.between(1, 60_000) if chance.roll(0.1) else 0
 
     def _workload(self) -> Workload:
         chance = self._setting.chance
@@ -95,6 +107,7 @@ class People:
             ),
             preemption=PreemptionRules(grace_s=chance.pick((None, 0, 5))),
             tracking=Tracking(enabled=chance.roll(0.7)),
+            project=chance.pick((None, *PROJECTS)),
         )
 
     def _submit(self, command: SubmitRun) -> None:
@@ -154,11 +167,25 @@ class People:
         self.busy += 1
         self._persist(lambda server, answer: server.resume(run_id, "ada", answer), then)
 
+    def ask(self, command: Command, then: Answer = lambda _: None) -> None:
+        """Ask for something until there is an answer."""
+        self.busy += 1
+        self._persist(lambda server, answer: server.ask(command, answer), then)
+
+    def update(self, command: UpdateRun, command_line: str) -> None:
+        """Change a run."""
+
+        def then(answer: Any) -> None:
+            word = "refused" if isinstance(answer, AiryardError) else "done"
+            self._setting.chance.seen[f"people: update {word}"] += 1
+
+        if command.attempt_timeout_s == 0 and "for=ever" in command_line:
+            self.endless.add(command.run_id)
+        self.ask(command, then)
+
     def cordon(self, node: str, *, cordoned: bool) -> None:
         """Close or open a node."""
-        self.busy += 1
-        command = CordonNode(node=node, by="op", reason="looks odd", cordoned=cordoned)
-        self._persist(lambda server, answer: server.ask(command, answer), lambda _: None)
+        self.ask(CordonNode(node=node, by="op", reason="looks odd", cordoned=cordoned))
 
 
 def _with_priority(compute: Compute, priority: Priority) -> Compute:

@@ -17,6 +17,7 @@ from airyard.core.events import Recorded
 from airyard.core.ids import MemberKey
 from airyard.core.run import MemberPhase, Outcome, Run, RunState, StopReason
 from airyard.core.state import ClusterState
+from airyard.sim.promises import Promises
 from airyard.sim.setting import Broken, Setting
 
 RealEnd = tuple[int | None, int | None, bool]
@@ -28,6 +29,7 @@ class Truth:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
+        self.promises = Promises(calm=setting.chance.calm)
         self._hash = hashlib.sha256()
         self.state = ClusterState()
         self.logs: dict[MemberKey, int] = {}
@@ -60,18 +62,23 @@ class Truth:
             if event != recorded.event:
                 raise Broken(f"event {recorded.seq} {kind} reads back differently: {event}")
             again = Recorded(seq=recorded.seq, at_ms=recorded.at_ms, epoch=recorded.epoch, event=event)
-            self._before(event)
+            self._before(event, recorded.at_ms)
             self.state.apply(again)
             self._after(event)
+            self.promises.after(self.state, event, recorded.at_ms)
             self._setting.trace("journal", f"{recorded.seq} {kind} {_gist(event)}")
             out.append(again)
+        if batch:
+            self.promises.held_at(self.state, self._trees.values(), batch[-1].at_ms)
         problems = invariants.check(self.state)
         if problems:
             raise Broken("; ".join(problems))
         return out
 
-    def _before(self, event: events.Event) -> None:
-        if isinstance(event, events.RunArchived):
+    def _before(self, event: events.Event, at_ms: int) -> None:
+        if isinstance(event, events.AttemptPlaced):
+            self.promises.placed(self.state, event, at_ms)
+        elif isinstance(event, events.RunArchived):
             self.ended[event.run_id] = self.state.runs[event.run_id]
         elif isinstance(event, events.AttemptReleased):
             attempt = self.state.runs[event.run_id].attempts[event.attempt]

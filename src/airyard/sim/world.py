@@ -15,6 +15,7 @@ from airyard.core.cluster import Device, Node
 from airyard.core.codec import encode
 from airyard.core.events import Recorded
 from airyard.sim.chance import Chance
+from airyard.sim.changes import Changes
 from airyard.sim.clock import VirtualTime
 from airyard.sim.faults import Injector
 from airyard.sim.journal import SimJournal
@@ -61,6 +62,8 @@ class World:
         self.people = People(self.setting, self.network)
         self.truth.hung = self.people.hung
         self.machines = [self._machine(name, nodes) for name, nodes in _yard(self.setting.chance)]
+        names = [node.name for machine in self.machines for node in machine.nodes]
+        self.changes = Changes(self.setting, self.people, self.truth, names)
         self._closing = False
 
     def _machine(self, name: str, nodes: tuple[Node, ...]) -> SimMachine:
@@ -98,6 +101,7 @@ class World:
     def _witness(self, batch: Sequence[Recorded]) -> None:
         for recorded in batch:
             self.people.witness(recorded.event)
+            self.changes.witness(recorded.event)
 
     def set_disk(self, *, full: bool) -> None:
         """Fill or empty the disk under the journal."""
@@ -114,6 +118,7 @@ class World:
         self._watch_server()
         self.people.arrive(chance.between(4, 12), TROUBLE_MS)
         Injector(self).begin()
+        self.changes.begin()
         self._cordons()
         self.setting.later(TROUBLE_MS, self._heal)
         steps = 0
@@ -169,6 +174,7 @@ class World:
         for run_id in sorted(self.people.endless | self.people.hung):
             if run_id in self.truth.state.runs:
                 self.people.cancel(run_id)
+        self.changes.release_all()
         for node in self.truth.state.nodes.values():
             # A late or repeated request may have closed it again.
             if node.cordoned:
