@@ -175,7 +175,7 @@ def main() -> None:
                 save(folder, step, model)
             dist.barrier()
         if leave:
-            raise SystemExit(143)  # not 0: there is more to do
+            raise SystemExit(143)  # not 0, for a shell that would go on
     dist.destroy_process_group()
 
 
