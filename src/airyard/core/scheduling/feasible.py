@@ -35,7 +35,7 @@ def shape_in_words(want: Waiting) -> str:
 def impossible(offers: Sequence[tuple[NodeView, int]], want: Waiting) -> Refusal | None:
     """Return why the run can never start on the yard as it is, or None when it could on an empty yard.
 
-    ``offers`` are nodes with the number of those that are like them. A gang stands in one pool.
+    ``offers`` are nodes with the number of those that are like them, fabric included. A gang stands in one pool.
     """
     offered = sorted({node.accelerator for node, _ in offers}, key=natural)
     of_pool = [(node, count) for node, count in offers if fits_pool(node, want)]
@@ -47,25 +47,34 @@ def impossible(offers: Sequence[tuple[NodeView, int]], want: Waiting) -> Refusal
             message=f"no node offers {want.accelerator}{where}; this yard has {', '.join(offered) or 'no nodes yet'}",
             evidence={"offered": offered},
         )
-    pools: dict[str, int] = {}
+    blocks: dict[tuple[str, str], int] = {}
     for node, count in of_pool:
         if fits_size(node, want):
-            pools[node.pool] = pools.get(node.pool, 0) + count
-    most = max(pools.values(), default=0)
+            block = node.pool, node.fabric if want.same_fabric else ""
+            blocks[block] = blocks.get(block, 0) + count
+    most = max(blocks.values(), default=0)
     if most >= want.nodes:
         return None
     largest = max(node.total for node, _ in of_pool)
     if not most:
         message = _too_large([node for node, _ in of_pool], want)
     else:
-        where = "the yard" if len(pools) == 1 else f"pool {max(sorted(pools), key=lambda name: pools[name])}"
-        message = f"it asks {shape_in_words(want)}; {where} has {most} that could serve"
+        message = f"it asks {shape_in_words(want)}{_too_many(blocks, most, same_fabric=want.same_fabric)}"
     return Refusal(
         run_id=want.run_id,
         reason=Reason.EXCEEDS_POOL,
         message=message,
         evidence={"nodes_asked": want.nodes, "nodes_fitting": most, "largest_node_devices": largest},
     )
+
+
+def _too_many(blocks: dict[tuple[str, str], int], most: int, *, same_fabric: bool) -> str:
+    """Name the pool, or the fabric, that has most of such nodes."""
+    pool, fabric = min(block for block, count in blocks.items() if count == most)
+    if same_fabric:
+        return f" on one fabric; the largest, {fabric or 'without a label'} in pool {pool}, has {most} that could serve"
+    where = "the yard" if len(blocks) == 1 else f"pool {pool}"
+    return f"; {where} has {most} that could serve"
 
 
 def _too_large(nodes: Sequence[NodeView], want: Waiting) -> str:

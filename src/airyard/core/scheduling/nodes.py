@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -335,8 +336,20 @@ class NodeIndex:
                 yield self.slots[name]
 
     def offers(self) -> list[tuple[NodeView, int]]:
-        """Return one node of each kind, with their number."""
-        return [(self.slots[next(iter(names))].view, len(names)) for names in self.names.values()]
+        """Return one node of each kind and fabric, with their number. Cost: nodes."""
+        found: dict[tuple[Kind, str], tuple[NodeView, int]] = {}
+        for slot in self.slots.values():
+            key = slot.kind, slot.view.fabric
+            first, count = found.get(key, (slot.view, 0))
+            found[key] = first, count + 1
+        return list(found.values())
+
+    def largest(self, kinds: Sequence[Kind], *, same_fabric: bool) -> int:
+        """Return how many nodes of the kinds there are, closed ones too; with ``same_fabric`` on the largest fabric."""
+        if not same_fabric:
+            return sum(len(self.names[kind]) for kind in kinds)
+        fabrics = Counter(self.slots[name].view.fabric for kind in kinds for name in self.names[kind])
+        return max(fabrics.values(), default=0)
 
     def open_ones(self, kinds: Iterable[Kind]) -> Iterator[Slot]:
         """Yield the open nodes of the kinds, in key order within each."""

@@ -196,14 +196,14 @@ class _Cycle:
     def _serve(self, want: Waiting, stream: _Stream) -> bool:
         """Place a run or note why not. True when the next one of the stream may still be served."""
         key = stream.group.key
+        able, refusal = self._able(want, key)
+        if refusal is not None:
+            return self._refuse(key, refusal)
         if want.project in self.book.spent:
             return self._refuse(key, reasons.budget(want))
         over = self.book.shares.over_user_limit(want)
         if over is not None:
             return self._refuse(key, reasons.user_limit(want, *over))
-        able, refusal = self._able(want, key)
-        if refusal is not None:
-            return self._refuse(key, refusal)
         pools, refusal = self._allowed(want, able)
         if refusal is not None:
             return self._refuse(key, refusal)
@@ -227,11 +227,15 @@ class _Cycle:
         """Return the pools that could hold the run if they were empty, or why there is none."""
         found = self.able.get(key.shape)
         if found is None:
-            fitting = self.book.nodes.fitting(key.shape)
-            able = {pool: kinds for pool, kinds in fitting.items() if self._nodes_of(kinds) >= want.nodes}
+            index = self.book.nodes
+            able = {
+                pool: kinds
+                for pool, kinds in index.fitting(key.shape).items()
+                if index.largest(kinds, same_fabric=want.same_fabric) >= want.nodes
+            }
             never = None
             if not able:
-                never = impossible(self.book.nodes.offers(), want)
+                never = impossible(index.offers(), want)
             found = self.able[key.shape] = able, never
         return found
 
@@ -248,9 +252,6 @@ class _Cycle:
             elif refusal is None:
                 refusal = reasons.ceiling(want, pool, *over)
         return allowed, None if allowed else refusal
-
-    def _nodes_of(self, kinds: Sequence[Kind]) -> int:
-        return sum(len(self.book.nodes.names[kind]) for kind in kinds)
 
     def _start(self, want: Waiting, pool: str, kinds: Sequence[Kind]) -> bool:
         slots = choose(self.book.nodes, kinds, want, lambda slot: self._free_for(slot, want))
@@ -446,18 +447,25 @@ class _Cycle:
 
     def _why(self, want: Waiting, pools: dict[str, list[Kind]]) -> Refusal:
         """Return why nothing of the shape starts. Cost: once a shape, and its nodes only where promises matter."""
-        kinds = next(iter(pools.values()))
         index = self.book.nodes
-        ready = index.ready(kinds, want.devices_per_node)
-        if ready >= want.nodes and (self.holds.made or self.book.barred):
-            slots = [s for s in index.open_ones(kinds) if s.ready >= want.devices_per_node]
-            kept = [slot for slot in slots if not self._free_for(slot, want)]
-            if kept and len(slots) - len(kept) < want.nodes:
-                names = {slot.view.name for slot in kept}
-                ahead = [hold for hold in self.holds.made if names.intersection(hold.nodes)]
-                barred = [slot.view.name for slot in kept if slot.view.name in self.book.barred]
-                return reasons.held_for(want, len(slots), ahead, barred)
-        return reasons.no_room(want, index, kinds, ready)
+        if self.holds.made or self.book.barred:
+            for kinds in pools.values():
+                held = self._held_for(want, kinds)
+                if held is not None:
+                    return held
+        open_ones = (kinds for kinds in pools.values() if index.ready(kinds, 0) >= want.nodes)
+        kinds = next(open_ones, next(iter(pools.values())))
+        return reasons.no_room(want, index, kinds, index.ready(kinds, want.devices_per_node))
+
+    def _held_for(self, want: Waiting, kinds: Sequence[Kind]) -> Refusal | None:
+        """Return for whom a place that the run could have is held, if there is one."""
+        ready = [s for s in self.book.nodes.open_ones(kinds) if s.ready >= want.devices_per_node]
+        if gang(ready, want.nodes, same_fabric=want.same_fabric) is None:
+            return None
+        names = {s.view.name for s in ready if self.holds.window_ms(s, want.devices_per_node) < want.bound_ms}
+        barred = [s.view.name for s in ready if not self._may_stand(s, want, self.now_ms)]
+        ahead = [hold for hold in self.holds.made if names.intersection(hold.nodes)]
+        return reasons.held_for(want, len(ready), len(names), ahead, barred)
 
     # When to look again.
 

@@ -114,19 +114,24 @@ def ending(want: Waiting, leaving: Sequence[Running]) -> Refusal:
     )
 
 
-def held_for(want: Waiting, ready: int, ahead: Sequence[Hold], barred: Sequence[str]) -> Refusal:
+def held_for(
+    want: Waiting, ready: int, promised: int, ahead: Sequence[Hold], barred: Sequence[str]
+) -> Refusal:
     """There is room, but it is promised to runs that come first, or set aside by a reservation."""
     runs = sorted({hold.run_id for hold in ahead})
     if runs:
         first = min(hold.from_ms for hold in ahead)
         message = (
-            f"{ready} node{'s' if ready != 1 else ''} with room {'are' if ready != 1 else 'is'} promised to "
-            f"{_runs(runs)}, which come{'s' if len(runs) == 1 else ''} first; it would still be running then"
+            f"{promised} of {ready} nodes with room {'are' if promised != 1 else 'is'} promised to {_runs(runs)}, "
+            f"which come{'s' if len(runs) == 1 else ''} first; it would still be running then"
         )
-        evidence = {"runs": runs, "nodes_ready": ready, "from_ms": first}
+        evidence = {"runs": runs, "nodes_ready": ready, "nodes_promised": promised, "from_ms": first}
+        if barred:
+            evidence["nodes_reserved"] = list(barred)
     else:
         message = (
-            f"the nodes with room are reserved ({', '.join(barred[:5])}); it would still be running then"
+            f"{len(barred)} of {ready} nodes with room {'are' if len(barred) != 1 else 'is'} reserved "
+            f"({', '.join(barred[:5])}); it would still be running then"
         )
         evidence = {"nodes_reserved": list(barred), "nodes_ready": ready}
     return Refusal(run_id=want.run_id, reason=Reason.HELD_FOR_RESERVATION, message=message, evidence=evidence)

@@ -98,12 +98,16 @@ def node_views(state: ClusterState) -> tuple[NodeView, ...]:
 
 
 def offers_of(state: ClusterState) -> list[tuple[NodeView, int]]:
-    """Project one node of each kind that the yard has, with their number. Cost: kinds; nodes after they changed."""
+    """Project one node of each kind and fabric that the yard has, with their number.
+
+    Cost: kinds; nodes after they changed.
+    """
     if state.offers is None:
         found: dict[tuple[object, ...], tuple[Node, int]] = {}
         for node in state.nodes.values():
             pool = state.policy.pool_of(node)
-            key = pool, node.accelerator, node.model, len(node.devices), node.cpus, node.memory_bytes
+            fabric = (node.labels or {}).get("fabric", "")
+            key = pool, fabric, node.accelerator, node.model, len(node.devices), node.cpus, node.memory_bytes
             first, count = found.get(key, (node, 0))
             found[key] = first, count + 1
         state.offers = tuple(found.values())
