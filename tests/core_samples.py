@@ -120,7 +120,9 @@ FAILURE = Failure(
     signal=9,
     fingerprint="00ff",
 )
-STOP = StopRequest(reason=StopReason.PREEMPTED, by="scheduler", at_ms=30, grace_s=120, message="for run 9")
+STOP = StopRequest(
+    reason=StopReason.PREEMPTED, by="scheduler", at_ms=30, grace_s=120, message="for run 9", for_run=9
+)
 CHECKPOINT = Checkpoint(step=7, path="step-7", at_ms=25)
 TRACKING = Tracking(state=TrackingState.OPEN, experiment_id="1", run_id="abc", detail="late")
 LOGS = LogClose(last_seq=12, sha256="ab12")

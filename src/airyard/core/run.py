@@ -100,6 +100,8 @@ class StopRequest:
     at_ms: int
     grace_s: int
     message: str = ""
+    for_run: int | None = None
+    """The run for which an evicted one makes room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

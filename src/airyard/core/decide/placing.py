@@ -151,6 +151,7 @@ def _evict(state: ClusterState, eviction: Eviction, now_ms: int) -> Decision:
         at_ms=now_ms,
         grace_s=grace_of(run),
         message=f"preempted for run {waiting.run_id} ({_BY_RIGHT[eviction.rule].format(run=waiting)})",
+        for_run=waiting.run_id,
     )
     draft.emit(StopOrdered(run_id=run.run_id, attempt=attempt.number, stop=stop))
     advance(draft)

@@ -26,6 +26,9 @@ class Book:
         self.nodes = NodeIndex()
         self.shares = Shares(self.policy, self._capacity)
         self.queue = QueueIndex(self._group_of, self._rules_of)
+        self.claims: dict[int, dict[int, int]] = {}
+        """Run → those that were evicted for it, and when."""
+        self._left_for: dict[int, int] = {}
         self.barred: dict[str, tuple[Reservation, ...]] = {}
         """Node → reservations of it, by their begin."""
         self.spent: frozenset[str] = frozenset()
@@ -69,6 +72,7 @@ class Book:
             return
         self.drop(running.run_id)
         self.running[running.run_id] = running
+        self._claim(running.run_id, running.leaving_for, running.evicted_ms)
         self.nodes.seat(running)
         self.shares.add(running)
 
@@ -76,10 +80,12 @@ class Book:
         """Add a waiting run or replace what is known of it; it runs no more."""
         if want.run_id in self.running:
             self.drop(want.run_id)
+        self._claim(want.run_id, want.left_for, want.evicted_ms)
         self.queue.put(want, now_ms)
 
     def drop(self, run_id: int) -> None:
         """Forget a run, waiting or running; one that is not here is no matter."""
+        self._claim(run_id, None, None)
         self.queue.drop(run_id)
         running = self.running.pop(run_id, None)
         if running is not None:
@@ -128,6 +134,26 @@ class Book:
             woken = want.run_id not in old.parked
             self.queue.put(want, max(now_ms, want.not_before_ms, want.begin_ms) if woken else now_ms)
 
+    def _claim(self, victim: int, for_run: int | None, at_ms: int | None) -> None:
+        """Note for whom a run was evicted last, and when; None for nobody."""
+        before = self._left_for.pop(victim, None)
+        if before is not None:
+            victims = self.claims[before]
+            del victims[victim]
+            if not victims:
+                del self.claims[before]
+        if for_run is not None:
+            self._left_for[victim] = for_run
+            self.claims.setdefault(for_run, {})[victim] = at_ms or 0
+        for claimant in (before, for_run):
+            if claimant is not None:
+                self.queue.sort_again(claimant)
+
+    def _may_claim(self, want: Waiting) -> bool:
+        """True when somebody was evicted for the run and it has not been placed since."""
+        victims = self.claims.get(want.run_id)
+        return victims is not None and max(victims.values()) > (want.placed_ms or -1)
+
     # What it is asked.
 
     def pool(self, name: str) -> PoolPolicy:
@@ -165,6 +191,7 @@ class Book:
             want.owner if limited else "",
             slicing is not None and want.acknowledges and want.served_ms >= slicing.first_slice_ms,
             want.avoid_nodes,
+            bool(self.claims) and self._may_claim(want),
         )
 
     def _rules_of(self, key: GroupKey) -> tuple[str, PoolOrder, int]:
@@ -201,4 +228,5 @@ class Book:
                 self.shares.users,
             ),
             "barred": self.barred,
+            "claims": self.claims,
         }

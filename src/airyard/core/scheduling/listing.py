@@ -6,13 +6,15 @@ Owns: positions. Must not know: whether anybody fits.
 from __future__ import annotations
 
 from airyard.core.scheduling.book import Book
-from airyard.core.scheduling.order import FIRST_BAND, SLICED_BAND, band
+from airyard.core.scheduling.order import CLAIM_BAND, FIRST_BAND, SLICED_BAND, band
 from airyard.core.scheduling.queue import Group
 
 
 def band_of(book: Book, group: Group) -> float:
     """Return the band of a group's runs that have not waited too long."""
     key, shares = group.key, book.shares
+    if key.claims:
+        return CLAIM_BAND
     shape = key.shape
     base = band(
         group.order,
@@ -33,7 +35,7 @@ def in_order(book: Book, now_ms: int) -> list[int]:
         usual = band_of(book, group)
         aged = {run_id for since_ms, run_id in group.by_age if since_ms + group.ageing_ms <= now_ms}
         for standing, queued_ms, run_id in group.entries:
-            if run_id in aged:
+            if run_id in aged and not group.key.claims:
                 rows.append((group.key.rank, FIRST_BAND, queued_ms, queued_ms, run_id))
             else:
                 rows.append((group.key.rank, usual, standing, queued_ms, run_id))

@@ -15,6 +15,9 @@ from airyard.core.scheduling.plan import Waiting
 AGEING_FACTOR = 1.0
 """A run goes ahead of those that were queued later by less than this many times the difference of their durations."""
 
+CLAIM_BAND = -2.0
+"""The band of runs for which others were evicted: nobody of their class takes what was freed for them."""
+
 FIRST_BAND = -1.0
 """The band of runs that have waited longer than their pool's ageing bound."""
 SLICED_BAND = 1e9

@@ -100,6 +100,10 @@ class Waiting:
     served_ms: int = 0
     acknowledges: bool = False
     evicted_ms: int | None = None
+    left_for: int | None = None
+    """The run that its last attempt was evicted for."""
+    placed_ms: int | None = None
+    """When its last attempt was placed."""
 
     @property
     def shape(self) -> Shape:
@@ -153,6 +157,8 @@ class Running:
     evicted_ms: int | None = None
     max_loss_ms: int | None = None
     evicted: bool = False
+    leaving_for: int | None = None
+    """The run that it was evicted for."""
 
     @property
     def devices(self) -> int:
@@ -216,6 +222,8 @@ class GroupKey(NamedTuple):
     sliced: bool
     """It has had its first slice where slices are cut."""
     avoid_nodes: tuple[str, ...]
+    claims: bool = False
+    """Others were evicted for it: what they leave is its own before anybody of its class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,7 @@ class QueueIndex:
         self._rules_of = rules_of
         self.runs: dict[int, Waiting] = {}
         self.groups: dict[GroupKey, Group] = {}
+        self._groups_of: dict[int, Group] = {}
         self.parked: dict[int, int] = {}
         """Run id → when it wakes; 0 for a run that is held until somebody releases it."""
         self._wakes: list[tuple[int, int]] = []
@@ -70,12 +71,20 @@ class QueueIndex:
         want = self.runs.pop(run_id, None)
         if want is None or self.parked.pop(run_id, None) is not None:
             return
-        key = self._key_of(want)
-        group = self.groups[key]
+        self._leave(want)
+
+    def sort_again(self, run_id: int) -> None:
+        """Put a run into the group that it belongs to by now."""
+        if run_id in self._groups_of:
+            self._leave(self.runs[run_id])
+            self._enter(self.runs[run_id])
+
+    def _leave(self, want: Waiting) -> None:
+        group = self._groups_of.pop(want.run_id)
         _remove(group.entries, standing(want, group.order))
-        _remove(group.by_age, (want.queued_ms, run_id))
+        _remove(group.by_age, (want.queued_ms, want.run_id))
         if not group.entries:
-            del self.groups[key]
+            del self.groups[group.key]
 
     def wake(self, now_ms: int) -> int | None:
         """Let in whose time has come, and return when the next one's comes."""
@@ -95,6 +104,7 @@ class QueueIndex:
         if group is None:
             pool, order, ageing_ms = self._rules_of(key)
             group = self.groups[key] = Group(key, pool, order, ageing_ms)
+        self._groups_of[want.run_id] = group
         insort(group.entries, standing(want, group.order))
         insort(group.by_age, (want.queued_ms, want.run_id))
 

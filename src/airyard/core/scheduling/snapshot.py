@@ -165,7 +165,13 @@ def waiting_of(run: Run, forecast: Forecast | None = None) -> Waiting:
         served_ms=served_ms,
         acknowledges=run.checkpoint is not None,
         evicted_ms=evicted(run),
+        left_for=_for_run(run.attempt),
+        placed_ms=run.attempt.placed_ms if run.attempt is not None else None,
     )
+
+
+def _for_run(attempt: Attempt | None) -> int | None:
+    return attempt.stop.for_run if attempt is not None and attempt.stop is not None else None
 
 
 def running_of(run: Run, attempt: Attempt, forecast: Forecast) -> Running:
@@ -205,6 +211,7 @@ def running_of(run: Run, attempt: Attempt, forecast: Forecast) -> Running:
         evicted_ms=evicted(run),
         max_loss_ms=max_loss_s * 1000 if max_loss_s is not None else None,
         evicted=stop is not None and stop.reason is StopReason.PREEMPTED,
+        leaving_for=_for_run(attempt),
     )
 
 

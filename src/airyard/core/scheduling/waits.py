@@ -5,6 +5,8 @@ Owns: which of a plan's reasons is whose. Must not know: nodes, how the plan was
 
 from __future__ import annotations
 
+from itertools import product
+
 from airyard.core.scheduling import reasons
 from airyard.core.scheduling.plan import GroupKey, Plan, Refusal, Waiting
 
@@ -16,10 +18,9 @@ def refusal_of(plan: Plan | None, want: Waiting, now_ms: int) -> Refusal | None:
         return parked
     if want.run_id in plan.of_runs:
         return plan.of_runs[want.run_id]
-    for sliced in (False, True):
-        for owner in ("", want.owner):
-            key = GroupKey(want.shape, want.rank, want.project, owner, sliced, want.avoid_nodes)
-            found = plan.refusals.get(key)
-            if found is not None:
-                return found
+    shape, avoid = want.shape, want.avoid_nodes
+    for sliced, owner, claims in product((False, True), ("", want.owner), (False, True)):
+        found = plan.refusals.get(GroupKey(shape, want.rank, want.project, owner, sliced, avoid, claims))
+        if found is not None:
+            return found
     return plan.of_shapes.get(want.shape)
