@@ -36,10 +36,10 @@ def pool_documents(state: ClusterState) -> list[Document]:
     open_devices = quota.capacity(state)
     declared = {pool.name for pool in policy.pools}
     rows = _rows(state, None, 0)
+    guaranteed = quota.guaranteed_totals(policy)
     out = []
     for name, members in nodes.items():
         free = [_free(state, node, booked.get(node.name, {})) for node in members]
-        total = sum(quota.guaranteed(policy, name).values())
         rules = pool_to_json(policy.pool(name))
         accelerator = rules.pop("accelerator")
         del rules["name"]
@@ -56,7 +56,7 @@ def pool_documents(state: ClusterState) -> list[Document]:
                     count == len(node.devices) and count > 0
                     for node, count in zip(members, free, strict=True)
                 ),
-                "guaranteed": total,
+                "guaranteed": guaranteed.get(name, 0),
                 "used": sum(holding.devices for (_, pool, _), holding in held.items() if pool == name),
                 "borrowed": sum(row["borrowed"] for row in rows if row["pool"] == name),
                 "rules": rules,
@@ -79,40 +79,40 @@ def project_documents(state: ClusterState, caller: str, now_ms: int) -> list[Doc
     for run in state.runs.values():
         if run.state is not RunState.ENDED:
             counts.setdefault(run.project, [0, 0])[run.state is RunState.ACTIVE] += 1
-    names = [project.name for project in policy.projects]
-
-    def plain(name: str) -> ProjectPolicy:
-        # Where nobody declared a project, everybody has every right.
-        return ProjectPolicy(name=name, critical=() if names else (EVERYBODY,))
-
-    others = sorted({*counts, DEFAULT_PROJECT} - set(names))
+    users: dict[str, list[str]] = {}
+    for user in policy.users:
+        users.setdefault(user.default_project, []).append(user.name)
+    spent = quota.spent_by_project(state, now_ms)
+    names = {project.name for project in policy.projects}
+    # Where nobody declared a project, everybody has every right in all.
+    critical = () if names else (EVERYBODY,)
+    others = sorted({*counts, DEFAULT_PROJECT} - names)
     return [
         {
-            **project_to_json(policy.project(name) or plain(name)),
-            "declared": name in names,
-            "mine": _admits(policy, name, caller),
-            "default_for": sorted(user.name for user in policy.users if user.default_project == name),
-            "gpu_hours_this_month": round(quota.spent(state, name, now_ms), 3),
+            **project_to_json(project),
+            "declared": project.name in names,
+            # Of projects that nobody declared only ``default`` is open, once any is declared.
+            "mine": project.admits(caller)
+            if project.name in names or not names
+            else project.name == DEFAULT_PROJECT,
+            "default_for": users.get(project.name, []),
+            "gpu_hours_this_month": round(spent.get(project.name, 0.0), 3),
             "month_ends_at": rfc3339(quota.month_end_ms(now_ms)),
-            "queued": counts.get(name, [0, 0])[0],
-            "active": counts.get(name, [0, 0])[1],
+            "queued": counts.get(project.name, [0, 0])[0],
+            "active": counts.get(project.name, [0, 0])[1],
         }
-        for name in (*names, *others)
+        for project in (*policy.projects, *(ProjectPolicy(name=name, critical=critical) for name in others))
     ]
-
-
-def _admits(policy: Policy, project: str, user: str) -> bool:
-    found = policy.project(project)
-    return found.admits(user) if found is not None else project == DEFAULT_PROJECT or not policy.projects
 
 
 def quota_document(state: ClusterState, caller: str, now_ms: int, project: str | None = None) -> Document:
     """Return the QuotaDoc of one project or of all: a row for each project and pool that has a share or a use."""
     rows = [row for row in _rows(state, caller, now_ms) if project in (None, row["project"])]
+    spent = quota.spent_by_project(state, now_ms)
     budgets = [
         {
             "project": each.name,
-            "used_gpu_hours": round(quota.spent(state, each.name, now_ms), 3),
+            "used_gpu_hours": round(spent.get(each.name, 0.0), 3),
             "gpu_hours": each.budget.gpu_hours,
             "over": each.budget.over.value,
         }
@@ -128,17 +128,20 @@ def quota_document(state: ClusterState, caller: str, now_ms: int, project: str |
         "budgets": budgets,
         "month_ends_at": rfc3339(quota.month_end_ms(now_ms)),
         "mine": {
-            "projects": [
-                each["name"]
-                for each in project_documents(state, caller, now_ms)
-                if each["mine"] and project in (None, each["name"])
-            ],
+            "projects": [name for name in _projects_of(state.policy, caller) if project in (None, name)],
             "default_project": state.policy.project_for(caller),
             "devices": sum(row["mine"] for row in rows),
             "queued": sum(run.state is RunState.QUEUED for run in mine),
             "active": sum(run.state is RunState.ACTIVE for run in mine),
         },
     }
+
+
+def _projects_of(policy: Policy, user: str) -> list[str]:
+    """Return the projects that a user may submit to by name; ``default`` comes last."""
+    names = [project.name for project in policy.projects if project.admits(user)]
+    declared = any(project.name == DEFAULT_PROJECT for project in policy.projects)
+    return names if declared else [*names, DEFAULT_PROJECT]
 
 
 def _rows(state: ClusterState, caller: str | None, now_ms: int) -> list[Document]:
@@ -150,15 +153,18 @@ def _rows(state: ClusterState, caller: str | None, now_ms: int) -> list[Document
     keys |= {key for key in held if held[key].devices}
     keys |= {key for key, amount in decayed.items() if amount >= _TOO_LITTLE_MS and key[1] in pools}
     totals = _totals(decayed)
+    guaranteed = quota.guaranteed_totals(state.policy)
+    declared = {project.name: project for project in state.policy.projects}
     open_devices = quota.capacity(state)
     return [
         _row(
-            state,
-            key,
+            declared.get(key[0]) or ProjectPolicy(name=key[0]),
+            key[1],
             held=held.get(key, _NOTHING),
             own=own.get(key, 0),
             decayed_ms=decayed.get(key, 0.0),
             total_ms=totals.get(key[1], 0.0),
+            guaranteed=guaranteed.get(key[1], 0),
             devices=open_devices.get(key[1], 0),
         )
         for key in sorted(keys)
@@ -166,23 +172,21 @@ def _rows(state: ClusterState, caller: str | None, now_ms: int) -> list[Document
 
 
 def _row(
-    state: ClusterState,
-    key: tuple[str, str],
+    project: ProjectPolicy,
+    pool: str,
     *,
     held: Holding,
     own: int,
     decayed_ms: float,
     total_ms: float,
+    guaranteed: int,
     devices: int,
 ) -> Document:
-    project, pool = key
-    declared = state.policy.project(project)
-    share = (declared or ProjectPolicy(name=project)).share_of(pool)
-    total = sum(quota.guaranteed(state.policy, pool).values())
-    guarantee = quota.scaled_guarantee(share.guarantee, total, devices)
+    share = project.share_of(pool)
+    guarantee = quota.scaled_guarantee(share.guarantee, guaranteed, devices)
     part = decayed_ms / total_ms if total_ms > 0 else 0.0
     return {
-        "project": project,
+        "project": project.name,
         "pool": pool,
         "guarantee": share.guarantee,
         "guarantee_now": guarantee,

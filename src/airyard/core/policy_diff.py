@@ -46,8 +46,13 @@ class Change:
 
 
 def changes(before: Policy, after: Policy) -> tuple[Change, ...]:
-    """Return every difference, by path: objects that came (with what is not default in them), went or changed."""
-    old, new = _Tree(before), _Tree(after)
+    """Return every difference, by path: objects that came (with what is not default in them), went or changed.
+
+    Cost: what differs, and one comparison of each record.
+    """
+    if before == after:
+        return ()
+    old, new = _Tree(_without_same(before, after)), _Tree(_without_same(after, before))
     found = [
         Change(kind=ChangeKind.REMOVED, path=path) for path in _tops(set(old.objects) - set(new.objects))
     ]
@@ -109,6 +114,17 @@ class _Tree:
             else:
                 self.leaves[(*path, key.removesuffix("_s"))] = _text(key, value)
                 self.defaults[(*path, key.removesuffix("_s"))] = _text(key, usual)
+
+
+def _without_same(policy: Policy, other: Policy) -> Policy:
+    """Leave out the records that stand in the other policy as well."""
+    pools, projects, users = set(other.pools), set(other.projects), set(other.users)
+    return replace(
+        policy,
+        pools=tuple(pool for pool in policy.pools if pool not in pools),
+        projects=tuple(project for project in policy.projects if project not in projects),
+        users=tuple(user for user in policy.users if user not in users),
+    )
 
 
 def _text(key: str, value: Any) -> str:

@@ -6,7 +6,6 @@ Must not know: the queue's order, the wire.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airyard.core.policy import HOUR_MS, OverBudget, Policy
@@ -48,24 +47,33 @@ def counts_for_budgets(policy: Policy, pool: str) -> bool:
 
 def spent(state: ClusterState, project: str, now_ms: int) -> float:
     """Return the GPU-hours that a project has used in this calendar month (UTC), what it holds now included."""
-    month = month_of(now_ms)
-    used_ms = 0
-    for (name, pool), used in state.usage.items():
-        if name == project and counts_for_budgets(state.policy, pool):
-            settled = used.settled(now_ms, state.policy.half_life_ms)
-            used_ms += settled.month_used if settled.month == month else 0
-    return used_ms / HOUR_MS
+    return spent_by_project(state, now_ms).get(project, 0.0)
+
+
+def spent_by_project(state: ClusterState, now_ms: int) -> dict[str, float]:
+    """Return the same for every project that has used any. Cost: one pass over the ledger."""
+    month, half_life_ms = month_of(now_ms), state.policy.half_life_ms
+    pools = {pool for _, pool in state.usage}
+    free = {pool for pool in pools if not counts_for_budgets(state.policy, pool)}
+    used_ms: dict[str, int] = {}
+    for (project, pool), used in state.usage.items():
+        settled = used.settled(now_ms, half_life_ms)
+        if settled.month == month and pool not in free:
+            used_ms[project] = used_ms.get(project, 0) + settled.month_used
+    return {project: amount_ms / HOUR_MS for project, amount_ms in used_ms.items()}
 
 
 def paused(state: ClusterState, now_ms: int) -> frozenset[str]:
     """Return the projects whose runs wait because the budget of this month is used up."""
-    return frozenset(
-        project.name
+    budgets = {
+        project.name: project.budget.gpu_hours
         for project in state.policy.projects
-        if project.budget is not None
-        and project.budget.over is OverBudget.PAUSE
-        and spent(state, project.name, now_ms) >= project.budget.gpu_hours
-    )
+        if project.budget is not None and project.budget.over is OverBudget.PAUSE
+    }
+    if not budgets:
+        return frozenset()
+    used = spent_by_project(state, now_ms)
+    return frozenset(name for name, hours in budgets.items() if used.get(name, 0.0) >= hours)
 
 
 def month_end_ms(now_ms: int) -> int:
@@ -90,10 +98,13 @@ def capacity(state: ClusterState) -> dict[str, int]:
     return out
 
 
-def guaranteed(policy: Policy, pool: str) -> Mapping[str, int]:
-    """Return the declared guarantees of a pool by project, those of 0 left out."""
-    found = {project.name: project.share_of(pool).guarantee for project in policy.projects}
-    return {name: count for name, count in found.items() if count > 0}
+def guaranteed_totals(policy: Policy) -> dict[str, int]:
+    """Return the sum of the declared guarantees of each pool."""
+    totals: dict[str, int] = {}
+    for project in policy.projects:
+        for share in project.shares:
+            totals[share.pool] = totals.get(share.pool, 0) + share.guarantee
+    return totals
 
 
 def scaled_guarantee(declared: int, total: int, devices: int) -> int:

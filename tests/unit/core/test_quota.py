@@ -71,5 +71,4 @@ def test_capacity_counts_open_nodes_by_pool() -> None:
     yard.do(c.MachineAway(machine="a"))
     yard.do(c.CordonNode(node="c", by="op", reason="fan", cordoned=True))
     assert quota.capacity(yard.state) == {"fast": 8, "GPU_8xH100": 0}
-    assert dict(quota.guaranteed(yard.state.policy, "fast")) == {"nlp": 8}
-    assert dict(quota.guaranteed(yard.state.policy, "GPU_8xH100")) == {}
+    assert quota.guaranteed_totals(yard.state.policy) == {"fast": 8, "GPU_8xH100": 0}
