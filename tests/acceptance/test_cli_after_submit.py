@@ -109,6 +109,8 @@ def test_reserved_nodes_are_left_alone_until_the_reservation_is_taken_back(yard:
     assert (made["nodes"], made["active"], made["maintenance"]) == (nodes, True, True)
     listed = yard.run("reservations").stdout
     assert "new fans" in listed
+    rows = [line.split() for line in yard.run("nodes").stdout.splitlines()]
+    assert [row[0] for row in rows if "reserved" in row] == nodes
     overlap = yard.run("reserve", "--nodes", nodes[1], "--from", "+30m", "--for", "1h", "-o", "json")
     assert (overlap.returncode, error(overlap)["code"]) == (2, "ALREADY_RESERVED")
     run_id = number(yard.run("run", yard.write("waits", "true", accelerator="GPU_1xA10"), "-o", "json"))

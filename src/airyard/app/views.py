@@ -276,8 +276,17 @@ def _member(member: Member) -> Document:
     }
 
 
-def node_document(node: Node, machine: Machine | None, booked: Mapping[int, int], pool: str) -> Document:
-    """Return the NodeDoc; ``booked`` is device index → run id, ``pool`` the pool it is in."""
+def node_document(
+    node: Node,
+    machine: Machine | None,
+    booked: Mapping[int, int],
+    pool: str,
+    reservation_id: int | None = None,
+) -> Document:
+    """Return the NodeDoc; ``booked`` is device index → run id, ``pool`` the pool it is in.
+
+    ``reservation_id`` names the reservation that the node is in at this moment.
+    """
     return {
         "name": node.name,
         "machine": node.machine,
@@ -294,6 +303,7 @@ def node_document(node: Node, machine: Machine | None, booked: Mapping[int, int]
         ],
         "alive": machine is not None and machine.alive,
         "cordoned": node.cordoned,
+        "reservation_id": reservation_id,
         "simulated": node.simulated,
         "cpus": node.cpus,
         "memory_bytes": node.memory_bytes,

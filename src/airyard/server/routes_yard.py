@@ -16,6 +16,7 @@ from airyard.app.control import Control
 from airyard.app.policy_views import pool_documents
 from airyard.app.views import Document, Lights, node_document, run_document
 from airyard.core.cluster import Machine, Node
+from airyard.core.policy import Reservation
 from airyard.core.run import Run, RunState
 from airyard.core.scheduling.listing import in_order
 from airyard.core.scheduling.nodes import natural
@@ -68,16 +69,22 @@ async def order_of_queue(context: ServerContext) -> dict[int, int]:
 
 
 async def _nodes(context: ServerContext) -> list[Document]:
+    now_ms = context.clock.now_ms()
+
     def read(
         control: Control,
-    ) -> tuple[list[tuple[Node, str]], dict[str, Machine], dict[str, dict[int, int]]]:
+    ) -> tuple[list[tuple[Node, str]], dict[str, Machine], dict[str, dict[int, int]], list[Reservation]]:
         state = control.state
         placed = [(node, state.policy.pool_of(node)) for node in state.nodes.values()]
-        return placed, dict(state.machines), state.bookings()
+        return placed, dict(state.machines), state.bookings(), list(state.reservations.values())
 
-    found, machines, booked = await query(context, read)
+    found, machines, booked, reservations = await query(context, read)
     found.sort(key=lambda placed: natural(placed[0].name))
+    active = [each for each in reservations if each.from_ms <= now_ms < each.to_ms]
+    reserved = {name: each.reservation_id for each in active for name in each.nodes}
     return [
-        node_document(node, machines.get(node.machine), booked.get(node.name, {}), pool)
+        node_document(
+            node, machines.get(node.machine), booked.get(node.name, {}), pool, reserved.get(node.name)
+        )
         for node, pool in found
     ]

@@ -538,6 +538,7 @@ class NodeDoc(Answer):
     devices: list[DeviceDoc]
     alive: bool
     cordoned: bool
+    reservation_id: int | None
     simulated: bool
     cpus: float
     memory_bytes: int

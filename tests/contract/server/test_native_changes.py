@@ -130,6 +130,10 @@ def test_nodes_are_reserved_listed_and_given_back(yard: Yard) -> None:
             assert (second.reservation.active, second.reservation.project) == (False, "default")
             found = ReservationsAnswer.model_validate((await client.get("/reservations")).json())
             assert found.reservations == [first.reservation, second.reservation]
+            nodes = native.NodesAnswer.model_validate((await client.get("/nodes")).json()).nodes
+            assert {node.name: node.reservation_id for node in nodes if node.reservation_id} == {
+                "sim-1xa10-1": 2
+            }
             answer = await client.delete(f"/reservations/{first.reservation.reservation_id}")
             assert UnreserveAnswer.model_validate(answer.json()).reservation_id == 2
             answer = await client.delete("/reservations/2")

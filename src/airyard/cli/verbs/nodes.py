@@ -45,6 +45,8 @@ def _state(node: dict[str, Any]) -> tuple[str, str]:
         return "down", "red"
     if node.get("cordoned"):
         return "cordoned", "yellow"
+    if node.get("reservation_id"):
+        return "reserved", "yellow"
     return ("simulated", "blue") if node.get("simulated") else ("up", "green")
 
 
