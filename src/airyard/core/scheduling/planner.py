@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from enum import Enum
 
 from airyard.core.placement import Seat
+from airyard.core.policy import PoolOrder
 from airyard.core.scheduling import reasons
 from airyard.core.scheduling.book import Book
 from airyard.core.scheduling.feasible import impossible
 from airyard.core.scheduling.holds import Holds
 from airyard.core.scheduling.listing import band_of
 from airyard.core.scheduling.nodes import Kind, Slot
-from airyard.core.scheduling.order import FIRST_BAND
+from airyard.core.scheduling.order import FIRST_BAND, OPENING_MS
 from airyard.core.scheduling.plan import (
     Eviction,
     GroupKey,
@@ -58,15 +60,25 @@ _Like = tuple[Shape, str]
 _Row = tuple[int, float, Entry, int, "_Stream"]
 
 
+class _Turn(Enum):
+    """How a stream goes on after one of its runs was looked at."""
+
+    NEXT = "with its next run"
+    LATER = "with the same run, later"
+    OVER = "not at all"
+
+
 class _Stream:
     """The runs of one group in one order: by standing, or those that have waited too long by age."""
 
-    __slots__ = ("aged", "at", "group", "seen")
+    __slots__ = ("aged", "at", "group", "opening", "seen")
 
     def __init__(self, group: Group, *, aged: bool) -> None:
         self.group = group
         self.aged = aged
         self.at = 0
+        self.opening = False
+        """Its next run may take a part of a node that is free as a whole: this is its second, later turn."""
         self.seen = 0
         """Runs that the plan had found devices for when its band was looked at: only that can change it."""
 
@@ -126,8 +138,10 @@ class _Cycle:
                 if now_band > stored_band:
                     heapq.heappush(heap, (rank, now_band, entry, tie, stream))
                     continue
-            if self._serve(want, stream):
-                stream.at += 1
+            turn = self._serve(want, stream)
+            if turn is not _Turn.OVER:
+                stream.opening = turn is _Turn.LATER
+                stream.at += turn is _Turn.NEXT
                 self._push(heap, stream, tie)
         return Plan(
             seq=self.book.seq,
@@ -151,6 +165,8 @@ class _Cycle:
             if at >= len(group.entries):
                 return False
             entry = group.entries[at]
+            if stream.opening:
+                entry = entry[0] + OPENING_MS, entry[1], entry[2]
         else:
             if at >= len(group.by_age):
                 return False
@@ -158,7 +174,7 @@ class _Cycle:
             if since_ms + group.ageing_ms > self.now_ms:
                 self._wake_at(since_ms + group.ageing_ms)
                 return False
-            entry = float(since_ms), since_ms, run_id
+            entry = float(since_ms + (OPENING_MS if stream.opening else 0)), since_ms, run_id
         rows.append((group.key.rank, self._band(stream), entry, tie, stream))
         return True
 
@@ -193,8 +209,8 @@ class _Cycle:
                 return False
         return True
 
-    def _serve(self, want: Waiting, stream: _Stream) -> bool:
-        """Place a run or note why not. True when the next one of the stream may still be served."""
+    def _serve(self, want: Waiting, stream: _Stream) -> _Turn:
+        """Place a run or note why not."""
         key = stream.group.key
         able, refusal = self._able(want, key)
         if refusal is not None:
@@ -210,18 +226,30 @@ class _Cycle:
         like = self._like(key)
         window = self.window.get(like)
         if window is None or window >= want.bound_ms:
+            opening = stream.opening or stream.group.order is PoolOrder.FIFO
             for pool, kinds in pools.items():
-                if self._start(want, pool, kinds):
-                    return True
+                if self._start(want, pool, kinds, opening=opening):
+                    return _Turn.NEXT
+            if not opening and self._could_open(want, pools):
+                return _Turn.LATER
             if window is None:
                 self.window[like] = self._window(want, able)
             elif len(pools) == len(able):
                 self.window[like] = want.bound_ms - 1
         return self._blocked(want, stream, pools)
 
-    def _refuse(self, key: GroupKey, refusal: Refusal) -> bool:
+    def _could_open(self, want: Waiting, pools: dict[str, list[Kind]]) -> bool:
+        """True when there are nodes free as a whole of which the run would take a part."""
+        index = self.book.nodes
+        return any(
+            kind.total > want.devices_per_node and index.ready((kind,), kind.total)
+            for kinds in pools.values()
+            for kind in kinds
+        )
+
+    def _refuse(self, key: GroupKey, refusal: Refusal) -> _Turn:
         self.refusals.setdefault(key, refusal)
-        return False
+        return _Turn.OVER
 
     def _able(self, want: Waiting, key: GroupKey) -> tuple[dict[str, list[Kind]], Refusal | None]:
         """Return the pools that could hold the run if they were empty, or why there is none."""
@@ -253,8 +281,9 @@ class _Cycle:
                 refusal = reasons.ceiling(want, pool, *over)
         return allowed, None if allowed else refusal
 
-    def _start(self, want: Waiting, pool: str, kinds: Sequence[Kind]) -> bool:
-        slots = choose(self.book.nodes, kinds, want, lambda slot: self._free_for(slot, want))
+    def _start(self, want: Waiting, pool: str, kinds: Sequence[Kind], *, opening: bool) -> bool:
+        allowed = lambda slot: self._free_for(slot, want)  # noqa: E731  # short, and used once
+        slots = choose(self.book.nodes, kinds, want, allowed, opening=opening)
         if slots is None:
             return False
         until_ms = self.now_ms + min(want.expected_ms, want.bound_ms)
@@ -306,7 +335,7 @@ class _Cycle:
 
     # A run that is blocked.
 
-    def _blocked(self, want: Waiting, stream: _Stream, pools: dict[str, list[Kind]]) -> bool:
+    def _blocked(self, want: Waiting, stream: _Stream, pools: dict[str, list[Kind]]) -> _Turn:
         key = stream.group.key
         like = self._like(key)
         if stream.aged:
@@ -315,17 +344,17 @@ class _Cycle:
         making_room = self._make_room(want, key, pools)
         if making_room is not None:
             self.of_runs[want.run_id] = making_room
-            return True
+            return _Turn.NEXT
         refusal = self.why.get(like)
         if refusal is None:
             refusal = self.why[like] = self._why(want, pools)
         self.refusals.setdefault(key, refusal)
         if self._promise(want, pools):
-            return True
+            return _Turn.NEXT
         window = self.window.get(like, 0)
         if not window and len(pools) == len(self._able(want, key)[0]):
             self.exhausted[like] = tuple(pools)
-        return window > 0 and self._skip_long(stream, window)
+        return _Turn.NEXT if window > 0 and self._skip_long(stream, window) else _Turn.OVER
 
     def _skip_long(self, stream: _Stream, window: int) -> bool:
         """Move a stream to just before its next run that is short enough. False when there is none in reach."""

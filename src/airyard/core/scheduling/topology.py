@@ -13,15 +13,21 @@ from airyard.core.scheduling.plan import Waiting
 Allowed = Callable[[Slot], bool]
 
 
-def choose(index: NodeIndex, kinds: Sequence[Kind], want: Waiting, allowed: Allowed) -> list[Slot] | None:
+def choose(
+    index: NodeIndex, kinds: Sequence[Kind], want: Waiting, allowed: Allowed, *, opening: bool = True
+) -> list[Slot] | None:
     """Return a node for each member in rank order, or None when the gang does not fit these kinds now.
 
     A part-node gang goes where the fewest devices are free, and among such nodes into the fabric with the fewest
     whole free nodes. A gang of several nodes goes inside one fabric when one can hold it, the fullest that can;
-    else over the fewest fabrics, unless it must not. Nodes to avoid are taken when nothing else serves.
+    else over the fewest fabrics, unless it must not. Nodes to avoid are taken when nothing else serves. Without
+    ``opening`` a run of part of a node keeps to nodes that are in use already.
     """
     if index.ready(kinds, want.devices_per_node) < want.nodes:
         return None
+    if not opening:
+        anywhere = allowed
+        allowed = lambda slot: not opens(slot, want) and anywhere(slot)  # noqa: E731  # short, and used below
     if want.avoid_nodes:
         found = _choose(
             index, kinds, want, lambda slot: slot.view.name not in want.avoid_nodes and allowed(slot)
@@ -29,6 +35,11 @@ def choose(index: NodeIndex, kinds: Sequence[Kind], want: Waiting, allowed: Allo
         if found is not None:
             return found
     return _choose(index, kinds, want, allowed)
+
+
+def opens(slot: Slot, want: Waiting) -> bool:
+    """True when the run would take a part of a node that is free as a whole."""
+    return slot.ready == len(slot.view.devices) > want.devices_per_node
 
 
 def _choose(index: NodeIndex, kinds: Sequence[Kind], want: Waiting, allowed: Allowed) -> list[Slot] | None:
