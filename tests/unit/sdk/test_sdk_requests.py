@@ -20,6 +20,17 @@ def test_only_what_may_happen_twice_is_idempotent() -> None:
     keyed = requests.submit({}, source_yaml="", idempotency_key="k", dry_run=False)
     assert (keyless.idempotent, keyed.idempotent, requests.resume("1").idempotent) == (False, True, False)
     assert requests.submit({}, source_yaml="", idempotency_key=None, dry_run=True).idempotent
+    assert requests.update("1", {"held": True}).idempotent
+    assert not requests.reserve({"nodes": ["n1"]}).idempotent
+    assert not requests.unreserve(3).idempotent
+
+
+def test_a_hold_and_a_begin_go_along_where_they_are_asked() -> None:
+    plain = requests.submit({}, source_yaml=None, idempotency_key="k", dry_run=False)
+    later = requests.submit(
+        {}, source_yaml=None, idempotency_key="k", dry_run=False, held=True, begin_at="2026-12-02T08:00:00Z"
+    )
+    assert later.body == {**plain.body, "held": True, "begin_at": "2026-12-02T08:00:00Z"}
 
 
 def test_a_diff_goes_along_where_there_is_one() -> None:
