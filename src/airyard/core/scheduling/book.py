@@ -55,8 +55,18 @@ class Book:
     def put_node(self, view: NodeView) -> None:
         """Add a node or replace what is known of it."""
         kinds = set(self.nodes.names)
-        self.nodes.put(view, self.pool(view.pool).share)
+        self._put_node(view)
         self._nodes_changed(kinds)
+
+    def _put_node(self, view: NodeView) -> None:
+        """Put a node in. On one that was away attempts may stand: a restarted agent tells of its nodes anew."""
+        known = view.name in self.nodes.slots
+        self.nodes.put(view, self.pool(view.pool).share)
+        if known:
+            return
+        for running in self.running.values():
+            if any(seat.node == view.name for seat in running.seats):
+                self.nodes.seat(running)
 
     def drop_node(self, name: str) -> None:
         """Forget a node that the yard has no more."""
@@ -100,7 +110,7 @@ class Book:
         kept = set()
         for view in views:
             kept.add(view.name)
-            self.nodes.put(view, self.pool(view.pool).share)
+            self._put_node(view)
         for name in [name for name in self.nodes.slots if name not in kept]:
             self.nodes.drop(name)
         self._capacities.clear()
