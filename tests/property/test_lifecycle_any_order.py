@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from airyard.core import commands as c
 from airyard.core.errors import AiryardError, InvariantBroken
 from airyard.core.ids import MemberKey
+from airyard.core.policy import Reservation
 from airyard.core.run import Cause, Checkpoint, LogClose, Run, Tracking, TrackingState
 from airyard.core.state import ClusterState
 from airyard.core.workload import Priority
@@ -53,12 +54,41 @@ def any_command(draw: random.Random, yard: Yard, stored: dict[int, Run]) -> c.Co
             attempt=draw.randint(0, 1),
             tracking=Tracking(state=draw.choice(tuple(TrackingState)[2:])),
         ),
+        lambda: _update(draw, yard, run_id),
+        lambda: _reserve(draw, yard),
+        lambda: c.EndReservation(reservation_id=draw.randint(1, 4), by="op"),
         lambda: c.Tick(),
         lambda: c.BeginEpoch(version="next") if draw.random() < 0.1 else c.Tick(),
     ]
     if not stored:
         del makers[2]
     return draw.choice(makers)()
+
+
+def _update(draw: random.Random, yard: Yard, run_id: int) -> c.UpdateRun:
+    return c.UpdateRun(
+        run_id=run_id,
+        by="ada",
+        priority=draw.choice((None, *Priority)),
+        project=draw.choice((None, None, "nlp")),
+        attempt_timeout_s=draw.choice((None, None, -1, 0, 5, 900)),
+        begin_ms=draw.choice((None, None, 0, yard.now_ms + draw.randint(-5_000, 50_000))),
+        held=draw.choice((None, None, True, False)),
+    )
+
+
+def _reserve(draw: random.Random, yard: Yard) -> c.MakeReservation:
+    from_ms = yard.now_ms + draw.choice((0, 100_000))
+    wanted = Reservation(
+        reservation_id=draw.randint(0, 9),
+        nodes=tuple(draw.sample(("a", "b", "m-0", "gone"), draw.randint(0, 2))),
+        from_ms=from_ms,
+        to_ms=from_ms + draw.choice((-1, 50_000, 700_000)),
+        by="op",
+        maintenance=draw.random() < 0.5,
+        project=draw.choice((None, "nlp")),
+    )
+    return c.MakeReservation(reservation=wanted, evict=draw.random() < 0.5)
 
 
 def _seen(draw: random.Random, yard: Yard) -> c.MachineSeen:
