@@ -98,10 +98,14 @@ class _Yard:
                 self.leaving.add(running.run_id)
 
     def seat(self, run_id: int, seats: Iterable[Seat]) -> None:
-        """Let a run take its seats; a device that is taken stays with whom it is."""
+        """Let a run take its seats; a device that is taken stays with whom it is, one of a stranger with nobody."""
         for seat in seats:
-            self.on_node.setdefault(seat.node, {})[run_id] = len(seat.devices)
-            for device in seat.devices:
+            view = self.view(seat.node)
+            if view is None:
+                continue
+            devices = [device for device in seat.devices if device in view.devices]
+            self.on_node.setdefault(seat.node, {})[run_id] = len(devices)
+            for device in devices:
                 self.taken.setdefault((seat.node, device), run_id)
 
     def view(self, node: str) -> NodeView | None:

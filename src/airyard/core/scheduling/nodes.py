@@ -52,7 +52,7 @@ class Kind(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One node: what of it is free, who stands on it, and when the next devices come free."""
+    """One node: what of it is free, who stands on which of its devices, and when the next come free."""
 
     view: NodeView
     key: SlotKey
@@ -173,7 +173,7 @@ class NodeIndex:
         if old is not None:
             if old.view == view and old.shared == shared:
                 return
-            residents = old.residents
+            residents = {run_id: (one, _usable(view, one)) for run_id, (one, _) in old.residents.items()}
             self.drop(view.name)
         kind = Kind(
             view.pool,
@@ -216,7 +216,7 @@ class NodeIndex:
         for seat in running.seats:
             slot = self.slots.get(seat.node)
             if slot is not None:
-                slot.residents[running.run_id] = (running, seat.devices)
+                slot.residents[running.run_id] = (running, _usable(slot.view, running))
                 self._refresh(slot)
                 self._move(slot)
 
@@ -369,6 +369,17 @@ class NodeIndex:
             for name in names
             if self.slots[name].open
         )
+
+
+def _usable(view: NodeView, running: Running) -> tuple[int, ...]:
+    """Return the devices that come free when an attempt leaves a node: not those that a stranger has come upon."""
+    return tuple(
+        device
+        for seat in running.seats
+        if seat.node == view.name
+        for device in seat.devices
+        if device in view.devices
+    )
 
 
 def _ready(slot: Slot) -> int:

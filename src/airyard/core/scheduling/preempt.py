@@ -6,7 +6,7 @@ Must not know: how the victims are told, the order of the queue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airyard.core.scheduling.book import Book
@@ -56,13 +56,17 @@ class Victim:
 class _Choice:
     """Victims taken so far, and how many devices each node gains by them."""
 
+    slots: Mapping[str, Slot]
     victims: list[Victim] = field(default_factory=list)
     gained: dict[str, int] = field(default_factory=dict)
 
     def take(self, victim: Victim) -> None:
         self.victims.append(victim)
+        run_id = victim.running.run_id
         for seat in victim.running.seats:
-            self.gained[seat.node] = self.gained.get(seat.node, 0) + len(seat.devices)
+            slot = self.slots.get(seat.node)
+            if slot is not None:
+                self.gained[seat.node] = self.gained.get(seat.node, 0) + len(slot.residents[run_id][1])
 
 
 class Evictions:
@@ -199,7 +203,7 @@ class Evictions:
     def _in_block(
         self, slots: Sequence[Slot], want: Waiting, price: Callable[[Running], Victim | None]
     ) -> tuple[tuple[bool, int, int, int], _Choice, list[Slot]] | None:
-        choice, nodes = _Choice(), []
+        choice, nodes = _Choice(self._book.nodes.slots), []
         left = list(slots)
         costs = {slot.view.name: self._cost(slot, want, choice, price) for slot in left}
         for _ in range(want.nodes):
@@ -255,7 +259,7 @@ class Evictions:
     def _spare(self, want: Waiting, nodes: Sequence[Slot], choice: _Choice) -> None:
         """Take back victims whose devices the chosen nodes do not need after all, the dearest first."""
         for victim in sorted(choice.victims, key=lambda one: one.price, reverse=True):
-            without = _Choice()
+            without = _Choice(choice.slots)
             for other in choice.victims:
                 if other is not victim:
                     without.take(other)

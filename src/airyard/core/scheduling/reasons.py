@@ -142,7 +142,7 @@ def no_room(want: Waiting, index: NodeIndex, kinds: Sequence[Kind], ready: int) 
     up = index.ready(kinds, 0)
     asks = f"it asks {shape_in_words(want)}"
     if up < want.nodes:
-        slots = list(index.of_kinds(kinds))
+        slots = sorted(index.of_kinds(kinds), key=lambda slot: slot.key)
         out = [slot.view.name for slot in slots if not slot.open]
         more = f" and {len(out) - 5} more" if len(out) > 5 else ""
         return Refusal(
