@@ -1,0 +1,47 @@
+"""The server as the command line starts it, with stopwatches around what its threads do.
+
+Owns: the stopwatches: one line a call in ``<home>/stopwatch.txt``. Must not know: what is measured with them.
+A line is ``what begun_s wall_ms cpu_ms``, ``begun_s`` on the machine's monotonic clock, ``cpu_ms`` of that thread.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from airyard.app.control import Control
+from airyard.app.planning import Planning
+from airyard.server.__main__ import main
+
+STOPWATCH_FILE = "stopwatch.txt"
+WATCHED: tuple[tuple[type, str, str], ...] = (
+    (Planning, "absorb", "absorb"),
+    (Planning, "make", "plan"),
+    (Control, "commit", "commit"),
+)
+
+
+def watch(owner: type, name: str, what: str, out: TextIO) -> None:
+    """Replace a method by one that does the same and says how long it took."""
+    inner: Callable[..., Any] = getattr(owner, name)
+
+    def timed(*arguments: Any, **options: Any) -> Any:
+        begun_s, cpu_s = time.monotonic(), time.thread_time()
+        try:
+            return inner(*arguments, **options)
+        finally:
+            wall_ms, cpu_ms = (time.monotonic() - begun_s) * 1000, (time.thread_time() - cpu_s) * 1000
+            out.write(f"{what} {begun_s:.3f} {wall_ms:.3f} {cpu_ms:.3f}\n")
+
+    setattr(owner, name, timed)
+
+
+if __name__ == "__main__":
+    with open(Path(os.environ["AIRYARD_HOME"]) / STOPWATCH_FILE, "w", buffering=1) as file:
+        for watched in WATCHED:
+            watch(*watched, file)
+        sys.exit(main())
