@@ -105,7 +105,8 @@ class Slot:
             times.extend([until_ms] * count)
         times.sort()
         if not self.shared and times and (self.residents or self.given):
-            times = [times[-1]] * len(times)
+            ends = [one.end_ms for run_id, (one, _) in self.residents.items() if run_id not in self.going]
+            times = [max(times[-1], *ends, 0)] * len(times)
         return (0, *times, *([FAR_MS] * (self.kind.total - len(times))))
 
     def forget(self) -> None:
