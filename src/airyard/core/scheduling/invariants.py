@@ -104,7 +104,8 @@ class _Yard:
             if view is None:
                 continue
             devices = [device for device in seat.devices if device in view.devices]
-            self.on_node.setdefault(seat.node, {})[run_id] = len(devices)
+            if devices:
+                self.on_node.setdefault(seat.node, {})[run_id] = len(devices)
             for device in devices:
                 self.taken.setdefault((seat.node, device), run_id)
 
