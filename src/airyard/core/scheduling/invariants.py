@@ -218,7 +218,7 @@ def _quotas(yard: _Yard) -> Iterator[str]:
     """What starts, and what others leave for, goes over no limit."""
     served = [start.run_id for start in yard.plan.starts] + [hold.run_id for hold in yard.plan.kept]
     wants = [want for want in map(yard.waiting, served) if want is not None]
-    for name in sorted({want.project for want in wants}):
+    for name in sorted({want.project for want in wants if want.model is not None}):
         if name in yard.book.spent:
             yield f"project {name} has runs started, and its budget is spent"
     for (name, pool), held in sorted(yard.after.held.items()):
