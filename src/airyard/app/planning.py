@@ -10,14 +10,13 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import replace
 
+from airyard.app.forecasting import LearntForecast
 from airyard.core.run import Run, RunState
 from airyard.core.scheduling.book import Book
 from airyard.core.scheduling.plan import Plan
 from airyard.core.scheduling.planner import plan as make_plan
 from airyard.core.scheduling.snapshot import (
     Delta,
-    Forecast,
-    LimitForecast,
     overdue,
     running_of,
     used_of,
@@ -28,12 +27,13 @@ from airyard.core.scheduling.snapshot import (
 class Planning:
     """What the planner knows. Takes deltas in order; each plan is made on the state of the newest."""
 
-    def __init__(self, forecast: Forecast | None = None) -> None:
-        self.forecast = forecast or LimitForecast()
+    def __init__(self) -> None:
+        self.forecast = LearntForecast()
         self.book = Book()
         self.plan: Plan | None = None
         """The newest plan."""
         self._active: dict[int, Run] = {}
+        self._waiting: dict[int, Run] = {}
         self._ends: list[tuple[int, int]] = []
 
     def absorb(self, delta: Delta, now_ms: int) -> None:
@@ -41,6 +41,8 @@ class Planning:
         if delta.fresh:
             self.book = Book()
             self._active.clear()
+            for run_id in tuple(self._waiting):
+                self._waits_no_more(run_id)
             self._ends.clear()
         book = self.book
         if delta.policy is not None:
@@ -49,13 +51,13 @@ class Planning:
             self._nodes(delta)
         if delta.reservations is not None:
             book.reserve(delta.reservations)
-        for run in delta.ended:
-            self.observe(run)
         for run_id in delta.gone:
             book.drop(run_id)
             self._active.pop(run_id, None)
+            self._waits_no_more(run_id)
         for run in delta.runs:
             self._put(run, now_ms)
+        self.learn(delta.ended, now_ms)
         book.account(used_of(delta.usage, now_ms, delta.half_life_ms), delta.spent)
         book.seq = delta.seq
 
@@ -71,15 +73,34 @@ class Planning:
         attempt = run.attempt
         if run.state is RunState.QUEUED:
             self._active.pop(run.run_id, None)
+            self._waiting[run.run_id] = run
+            self.forecast.wait(run)
             self.book.put_waiting(waiting_of(run, self.forecast), now_ms)
         elif attempt is not None and attempt.live:
+            self._waits_no_more(run.run_id)
+            self.forecast.named(run)
             running = running_of(run, attempt, self.forecast)
+            before = self.book.running.get(run.run_id)
+            if before is not None and before.attempt == running.attempt and not running.stopping:
+                # It has been given a later end by now, because it outlived the first.
+                end_ms, late_end_ms = (
+                    max(before.end_ms, running.end_ms),
+                    max(before.late_end_ms, running.late_end_ms),
+                )
+                running = replace(running, end_ms=end_ms, late_end_ms=late_end_ms)
             self._active[run.run_id] = run
             self.book.put_running(running)
             heapq.heappush(self._ends, (running.end_ms, run.run_id))
 
-    def observe(self, run: Run) -> None:
-        """Let the forecast learn from a run that has ended."""
+    def _waits_no_more(self, run_id: int) -> None:
+        if self._waiting.pop(run_id, None) is not None:
+            self.forecast.waiting.leave(run_id)
+
+    def learn(self, ended: Iterable[Run], now_ms: int) -> None:
+        """Let the forecast learn from runs that have ended, oldest first, and tell the waiting ones like them."""
+        for run in ended:
+            for run_id in self.forecast.observe(run):
+                self.book.put_waiting(waiting_of(self._waiting[run_id], self.forecast), now_ms)
 
     def make(self, now_ms: int) -> Plan:
         """Make a plan."""
@@ -103,8 +124,3 @@ class Planning:
             if later.end_ms > end_ms:
                 self.book.put_running(later)
                 heapq.heappush(self._ends, (later.end_ms, run_id))
-
-    def learn(self, runs: Iterable[Run]) -> None:
-        """Let the forecast learn from earlier runs, oldest first."""
-        for run in runs:
-            self.observe(run)

@@ -97,6 +97,8 @@ class Waiting:
     expected_ms: int = 3_600_000
     likely_ms: int = 3_600_000
     limit_ms: int | None = None
+    grace_ms: int = 120_000
+    """What it gets between being asked to leave and being made to."""
     served_ms: int = 0
     acknowledges: bool = False
     evicted_ms: int | None = None

@@ -35,6 +35,9 @@ from airyard.core.scheduling.preempt import Evictions
 from airyard.core.scheduling.queue import Entry, Group
 from airyard.core.scheduling.topology import choose, gang
 
+CLEARING_MS = 10_000
+"""So long before the begin of a reservation its nodes are to be empty."""
+
 BACKFILL_DEPTH = 2_000
 """How many runs behind a blocked one of their shape a plan looks at for one that is short enough."""
 
@@ -215,7 +218,7 @@ class _Cycle:
         able, refusal = self._able(want, key)
         if refusal is not None:
             return self._refuse(key, refusal)
-        if want.project in self.book.spent:
+        if want.project in self.book.spent and want.model is not None:
             return self._refuse(key, reasons.budget(want))
         over = self.book.shares.over_user_limit(want)
         if over is not None:
@@ -311,7 +314,8 @@ class _Cycle:
         barred = self.book.barred.get(slot.view.name)
         if barred is None:
             return True
-        to_ms = from_ms + want.bound_ms
+        # Who is there when a reservation begins was asked to leave its grace before.
+        to_ms = from_ms + max(want.bound_ms, want.grace_ms + CLEARING_MS)
         return not any(one.bars(slot.view.name, want.project, from_ms, to_ms) for one in barred)
 
     def _window(self, want: Waiting, pools: dict[str, list[Kind]]) -> int:
@@ -470,7 +474,8 @@ class _Cycle:
     def _opens(self, slot: Slot, want: Waiting, at_ms: int) -> int:
         """Return the first time from ``at_ms`` on at which no reservation bars the run from the node."""
         for one in self.book.barred.get(slot.view.name, ()):
-            if one.bars(slot.view.name, want.project, at_ms, at_ms + want.bound_ms):
+            stays_ms = max(want.bound_ms, want.grace_ms + CLEARING_MS)
+            if one.bars(slot.view.name, want.project, at_ms, at_ms + stays_ms):
                 at_ms = one.to_ms
         return at_ms
 

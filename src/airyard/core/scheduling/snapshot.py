@@ -21,6 +21,8 @@ from airyard.core.usage import Usage
 UNKNOWN_MS = 3_600_000
 """How long a run is taken to last of which nothing is known: no earlier run, no limit."""
 
+DEFAULT_GRACE_MS = 120_000
+
 LEAVING_MS = 120_000
 """How long an attempt that is stopping is taken to need at most."""
 
@@ -140,7 +142,7 @@ def waiting_of(run: Run, forecast: Forecast | None = None) -> Waiting:
     compute = run.workload.compute
     served_ms = served(run)
     expected_ms, likely_ms = (forecast or LimitForecast()).remaining(run, served_ms)
-    limit_s = run.workload.attempt_timeout_s
+    limit_s, grace_s = run.workload.attempt_timeout_s, run.workload.preemption.grace_s
     return Waiting(
         run_id=run.run_id,
         rank=compute.priority.rank,
@@ -162,6 +164,7 @@ def waiting_of(run: Run, forecast: Forecast | None = None) -> Waiting:
         expected_ms=expected_ms,
         likely_ms=likely_ms,
         limit_ms=limit_s * 1000 if limit_s is not None else None,
+        grace_ms=DEFAULT_GRACE_MS if grace_s is None else grace_s * 1000,
         served_ms=served_ms,
         acknowledges=run.checkpoint is not None,
         evicted_ms=evicted(run),
