@@ -32,6 +32,7 @@ from airyard.adapters.secrets_fernet import FernetSecretStore
 from airyard.adapters.system_clock import SystemClock
 from airyard.app.changes import ChangeFeed
 from airyard.app.control import Control
+from airyard.app.history import teach
 from airyard.app.loop import ControlLoop
 from airyard.app.orders import BaseEnvironment, OrderDesk, environment_order
 from airyard.app.tracking_runs import real_ids_for
@@ -122,6 +123,9 @@ class Server:
             context = self._context(
                 url, started_ms, loop, journal, reads, logs, tracking, changes, effects, gatekeeper
             )
+            threading.Thread(
+                target=_teach, args=(loop, reads, self._clock), name="history", daemon=True
+            ).start()
             self._await_first_hello(loop, effects)
             with _stopping_the_agent_on_failure(loop, engine):
                 declare_configured(loop, self._declared, context.owner)
@@ -322,6 +326,16 @@ class _AnnouncingServer(uvicorn.Server):
 
 def _knows_a_live_machine(control: Control) -> bool:
     return any(machine.alive for machine in control.state.machines.values())
+
+
+def _teach(loop: ControlLoop, reads: SqlReadStore, clock: SystemClock) -> None:
+    """Let the forecast learn from earlier runs. A forecast that knows less is no reason to stop."""
+    try:
+        count = teach(loop, reads, clock)
+    except AiryardError as error:
+        _log.warning("history_not_learnt", error=error.message)
+    else:
+        _log.info("history_learnt", runs=count)
 
 
 def _has_live_attempts(control: Control) -> bool:
