@@ -342,9 +342,8 @@ class _Cycle:
     def _blocked(self, want: Waiting, stream: _Stream, pools: dict[str, list[Kind]]) -> _Turn:
         key = stream.group.key
         like = self._like(key)
-        if stream.aged:
-            # It stands in the usual order of its group too, and must not be promised anything twice.
-            self.done.add(want.run_id)
+        # An aged one stands in its group twice, and must not be promised anything twice.
+        self.done.add(want.run_id)
         making_room = self._make_room(want, key, pools)
         if making_room is not None:
             self.of_runs[want.run_id] = making_room
