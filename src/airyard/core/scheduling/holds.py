@@ -26,6 +26,19 @@ class _Promise:
     spare: int
 
 
+class _Ends:
+    """When nodes are expected to have a number of devices free, kept while one plan is made."""
+
+    __slots__ = ("places", "seen", "slots", "when")
+
+    def __init__(self, slots: list[Slot], when: list[int]) -> None:
+        self.slots = slots
+        self.when = when
+        self.places = {slot.view.name: place for place, slot in enumerate(slots)}
+        self.seen = 0
+        """Changes of the plan that are taken in."""
+
+
 class Holds:
     """The promises made so far in one plan."""
 
@@ -33,6 +46,7 @@ class Holds:
         self._index = index
         self._now_ms = now_ms
         self._of_node: dict[str, list[_Promise]] = {}
+        self._ends: dict[tuple[tuple[Kind, ...], int], _Ends] = {}
         self.made: list[Hold] = []
 
     def hold(
@@ -45,8 +59,8 @@ class Holds:
         Cost: about the nodes of its kinds.
         """
         count = want.devices_per_node
-        slots = list(self._index.open_ones(kinds))
-        when = self._when(slots, count)
+        ends = self._ends_of(kinds, count)
+        slots, when = ends.slots, self._when(ends, count)
         if opens is not None:
             for place, slot in enumerate(slots):
                 at_ms = when[place] >> _BUSY_BITS
@@ -78,25 +92,41 @@ class Holds:
         self.made.append(hold)
         return hold
 
-    def _when(self, slots: Sequence[Slot], count: int) -> list[int]:
-        """Return for each node when it has ``count`` devices for a new promise; among equals the least busy first.
+    def _ends_of(self, kinds: Sequence[Kind], count: int) -> _Ends:
+        """Return when each node has ``count`` devices free, as it is at this point of the plan."""
+        key = tuple(kinds), count
+        ends = self._ends.get(key)
+        if ends is None:
+            slots = list(self._index.open_ones(kinds))
+            ends = self._ends[key] = _Ends(slots, [self._end(slot, count) for slot in slots])
+            ends.seen, _ = self._index.changed(0)
+            return ends
+        ends.seen, changed = self._index.changed(ends.seen)
+        for slot in changed:
+            place = ends.places.get(slot.view.name)
+            if place is not None:
+                ends.when[place] = self._end(slot, count)
+        return ends
 
-        One number each, because a long queue on a large yard compares very many: the time, then the devices in use.
+    def _end(self, slot: Slot, count: int) -> int:
+        """Return when a node has so many devices free, and in the lowest bits how many are in use.
+
+        One number, because a long queue on a large yard compares very many of them.
         """
-        now_ms = self._now_ms
-        when = [
-            ((at_ms if (at_ms := slot.available()[count]) > now_ms else now_ms) << _BUSY_BITS)
-            + slot.kind.total
-            - len(slot.free)
-            for slot in slots
-        ]
-        if self._of_node:
-            for place, slot in enumerate(slots):
-                promises = self._of_node.get(slot.view.name)
-                if promises is not None:
-                    held = slot.takes(count) + sum(one.devices for one in promises)
-                    at_ms = slot.available()[held] if held <= slot.kind.total else FAR_MS
-                    when[place] = max(at_ms, now_ms) << _BUSY_BITS
+        at_ms = slot.available()[count]
+        busy = slot.kind.total - len(slot.free)
+        return ((at_ms if at_ms > self._now_ms else self._now_ms) << _BUSY_BITS) + busy
+
+    def _when(self, ends: _Ends, count: int) -> list[int]:
+        """Return for each node when it has ``count`` devices for one more promise, as in ``_end``."""
+        when = ends.when.copy()
+        for name, promises in self._of_node.items():
+            place = ends.places.get(name)
+            if place is not None:
+                slot = ends.slots[place]
+                held = slot.takes(count) + sum(one.devices for one in promises)
+                at_ms = slot.available()[held] if held <= slot.kind.total else FAR_MS
+                when[place] = max(at_ms, self._now_ms) << _BUSY_BITS
         return when
 
     def _promise(self, slot: Slot, count: int, from_ms: int) -> None:

@@ -264,6 +264,11 @@ class NodeIndex:
         """Begin to note what a plan does."""
         self._log = []
 
+    def changed(self, since: int) -> tuple[int, list[Slot]]:
+        """Return how many changes the plan has made, and the nodes of those after the first ``since``."""
+        log = self._log or []
+        return len(log), [slot for slot, _ in log[since:]]
+
     def rollback(self) -> None:
         """Undo everything since ``mark``."""
         log, self._log = self._log or [], None
