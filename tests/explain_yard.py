@@ -1,4 +1,4 @@
-"""Small yards for what is said about waiting runs: nodes of eight H100 (``n0``, ``n1``, ...), all times in minutes from now."""
+"""Small yards to explain: nodes of eight H100 (``n0``, ``n1``, ...), a pool ``h100``, times in minutes from now."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Plans made one after the other on the book itself, with every end as expected; then all of it is taken back.
 
-Owns: what happens between two plans of a rehearsal, and that the book is afterwards what it was before.
-Must not know: how a plan is made.
+Owns: what happens between two plans of a rehearsal. Must not know: how a plan is made.
 """
 
 from __future__ import annotations
@@ -13,31 +12,31 @@ from types import TracebackType
 from airyard.core.scheduling.book import Book
 from airyard.core.scheduling.plan import Eviction, Plan, Running, Start, Waiting
 from airyard.core.scheduling.planner import plan
+from airyard.core.scheduling.sandbox import Sandbox
 
 GRACE_MS = (120_000, 120_000, 30_000)
 """What is taken for the grace of an attempt that a plan evicts, by its class."""
 
 
 class Rehearsal:
-    """A context in which the book may be played with: ``late`` lets everything last as long as one time in ten."""
+    """A context in which time goes by; ``late`` lets everything last as long as one time in ten."""
 
     def __init__(self, book: Book, now_ms: int, *, late: bool = False) -> None:
         self.book = book
         self.now_ms = now_ms
         self.starts: dict[int, int] = {}
-        self._began_ms = now_ms
         self._late = late
-        self._before: dict[int, Running | Waiting | None] = {}
-        self._parked = {run_id: (at, book.queue.runs[run_id]) for run_id, at in book.queue.parked.items()}
+        self._sandbox = Sandbox(book, now_ms)
         self._ends: list[tuple[int, int]] = []
         self._returning: dict[int, Waiting] = {}
 
     def __enter__(self) -> Rehearsal:
         """Begin with the ends that the book expects."""
+        self._sandbox.__enter__()
         for running in list(self.book.running.values()):
             end_ms = max(running.late_end_ms if self._late else running.end_ms, self.now_ms + 1)
             if end_ms != running.end_ms:
-                self.put(replace(running, end_ms=end_ms))
+                self._put(replace(running, end_ms=end_ms))
             self._ends.append((end_ms, running.run_id))
         heapq.heapify(self._ends)
         return self
@@ -46,37 +45,10 @@ class Rehearsal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Put everything back."""
-        for run_id in (*self._before, *self._parked):
-            self.book.drop(run_id)
-        for was in self._before.values():
-            if isinstance(was, Running):
-                self.book.put_running(was)
-            elif was is not None:
-                self._put_back(was)
-        # Dropped above, whether it was touched or has only woken.
-        for run_id in self._parked.keys() - self._before.keys():
-            self._put_back(self._parked[run_id][1])
+        self._sandbox.__exit__(kind, error, trace)
 
-    def _put_back(self, want: Waiting) -> None:
-        wakes_ms, _ = self._parked.get(want.run_id, (0, None))
-        self.book.put_waiting(want, min(self._began_ms, wakes_ms - 1) if wakes_ms else self._began_ms)
-
-    def put(self, record: Running | Waiting) -> None:
-        """Change what the book knows of a run, or add one."""
-        self._remember(record.run_id)
-        if isinstance(record, Running):
-            self.book.put_running(record)
-        else:
-            self.book.put_waiting(record, self.now_ms)
-
-    def drop(self, run_id: int) -> None:
-        """Let a run be gone."""
-        self._remember(run_id)
-        self.book.drop(run_id)
-
-    def _remember(self, run_id: int) -> None:
-        if run_id not in self._before:
-            self._before[run_id] = self.book.running.get(run_id) or self.book.queue.runs.get(run_id)
+    def _put(self, record: Running | Waiting) -> None:
+        self._sandbox.put(record, self.now_ms)
 
     # Time goes by.
 
@@ -112,7 +84,7 @@ class Rehearsal:
         lasts_ms = want.bound_ms if self._late else min(want.expected_ms, want.bound_ms)
         end_ms = self.now_ms + max(lasts_ms, 1)
         self.starts.setdefault(start.run_id, self.now_ms)
-        self.put(
+        self._put(
             Running(
                 run_id=want.run_id,
                 attempt=-1,
@@ -137,7 +109,7 @@ class Rehearsal:
         running = self.book.running[eviction.run_id]
         end_ms = min(running.end_ms, self.now_ms + GRACE_MS[running.rank])
         self._returning[running.run_id] = _again(self.book, running, eviction.for_run, self.now_ms)
-        self.put(
+        self._put(
             replace(
                 running,
                 stopping=True,
@@ -155,10 +127,10 @@ class Rehearsal:
             running = self.book.running.get(run_id)
             if running is None or running.end_ms != end_ms:
                 continue
-            self.drop(run_id)
+            self._sandbox.drop(run_id)
             again = self._returning.pop(run_id, None)
             if again is not None:
-                self.put(again)
+                self._put(again)
 
 
 def _again(book: Book, running: Running, for_run: int, now_ms: int) -> Waiting:
