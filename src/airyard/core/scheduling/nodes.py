@@ -357,6 +357,11 @@ class NodeIndex:
         fabrics = Counter(self.slots[name].view.fabric for kind in kinds for name in self.names[kind])
         return max(fabrics.values(), default=0)
 
+    def whole(self, kinds: Iterable[Kind], count: int) -> int:
+        """Return how many open nodes are free as a whole, of those with more than ``count`` devices."""
+        shelves = (self.shelves[kind] for kind in kinds if kind.total > count and kind in self.shelves)
+        return sum(shelf.counts[shelf.kind.total] for shelf in shelves)
+
     def open_ones(self, kinds: Iterable[Kind]) -> Iterator[Slot]:
         """Yield the open nodes of the kinds, in key order within each."""
         for kind in kinds:

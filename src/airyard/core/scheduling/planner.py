@@ -244,11 +244,7 @@ class _Cycle:
     def _could_open(self, want: Waiting, pools: dict[str, list[Kind]]) -> bool:
         """True when there are nodes free as a whole of which the run would take a part."""
         index = self.book.nodes
-        return any(
-            kind.total > want.devices_per_node and index.ready((kind,), kind.total)
-            for kinds in pools.values()
-            for kind in kinds
-        )
+        return any(index.whole(kinds, want.devices_per_node) for kinds in pools.values())
 
     def _refuse(self, key: GroupKey, refusal: Refusal) -> _Turn:
         self.refusals.setdefault(key, refusal)

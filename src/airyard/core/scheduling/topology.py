@@ -26,6 +26,8 @@ def choose(
     if index.ready(kinds, want.devices_per_node) < want.nodes:
         return None
     if not opening:
+        if index.ready(kinds, want.devices_per_node) - index.whole(kinds, want.devices_per_node) < want.nodes:
+            return None
         anywhere = allowed
         allowed = lambda slot: not opens(slot, want) and anywhere(slot)  # noqa: E731  # short, and used below
     if want.avoid_nodes:
