@@ -41,7 +41,7 @@ def choose(
 
 def opens(slot: Slot, want: Waiting) -> bool:
     """True when the run would take a part of a node that is free as a whole."""
-    return slot.ready == len(slot.view.devices) > want.devices_per_node
+    return slot.ready == slot.kind.total > want.devices_per_node
 
 
 def _choose(index: NodeIndex, kinds: Sequence[Kind], want: Waiting, allowed: Allowed) -> list[Slot] | None:
