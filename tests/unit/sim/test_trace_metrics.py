@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from airyard.sim.trace.durations import Judge, MedianDurations, TrueDurations
+from airyard.sim.trace.durations import Judge, LearntDurations, TrueDurations
 from airyard.sim.trace.engine import Rules
 from airyard.sim.trace.metrics import at_rank, figures_of, load, recorded_figures
 from airyard.sim.trace.outages import DAY_MS, Outage, draw_outages
 from airyard.sim.trace.policies import Contender, Tuning
+from airyard.sim.trace.records import TraceOutcome
 from trace_yards import HOUR_MS, demand, replay, run
 
 
@@ -83,22 +84,21 @@ def test_the_oracle_knows_what_is_left() -> None:
     assert TrueDurations().remaining(job, 5 * HOUR_MS, HOUR_MS) == (2 * HOUR_MS, 2 * HOUR_MS)
 
 
-def test_the_plain_forecast_goes_from_the_limit_over_all_runs_to_the_key() -> None:
-    small = demand(run(1, 0, 1, 1, "nlp", limit_ms=5 * HOUR_MS), run(2, 0, 1, 2, "nlp")).jobs
-    forecast = MedianDurations()
-    assert forecast.remaining(small[0], 0, 0) == (5 * HOUR_MS, 5 * HOUR_MS)
-    assert forecast.remaining(small[1], 0, 0) == (HOUR_MS, HOUR_MS)
-    for hours in (1, 2, 9):
-        forecast.ended(small[1], hours * HOUR_MS)
-    assert forecast.remaining(small[1], 0, 0)[0] == 2 * HOUR_MS
-    assert forecast.remaining(small[0], 0, 0)[0] == 2 * HOUR_MS, "of another size, but better than nothing"
-    assert forecast.remaining(small[1], 3 * HOUR_MS, 0) == (6 * HOUR_MS, 6 * HOUR_MS), (
-        "only one lasted longer"
-    )
-    assert forecast.remaining(small[0], 3 * HOUR_MS, 0)[0] == 2 * HOUR_MS, "no longer than the limit"
-    for _ in range(400):
-        forecast.ended(small[1], HOUR_MS)
-    assert forecast.remaining(small[1], 0, 0) == (HOUR_MS, HOUR_MS), "the oldest are forgotten"
+def test_the_learnt_forecast_knows_only_what_has_ended_and_tells_those_that_wait() -> None:
+    one, two = demand(run(1, 0, 1, 1, "nlp", limit_ms=5 * HOUR_MS), run(2, 0, 1, 1, "nlp")).jobs
+    forecast = LearntDurations()
+    assert forecast.remaining(one, 0, 0)[0] == 5 * HOUR_MS, "nothing is known but the limit"
+    forecast.wait(two)
+    assert forecast.ended(one, 9 * HOUR_MS) == (2,), "another duration is expected of 2 now"
+    assert forecast.remaining(two, 0, 0)[0] == pytest.approx(9 * HOUR_MS, abs=1)
+    assert forecast.remaining(one, 0, 0)[0] == 5 * HOUR_MS, "no longer than its limit"
+    assert forecast.ended(one, 9 * HOUR_MS) == (), "as was expected"
+    forecast.leave(two)
+    assert forecast.ended(one, 1) == ()
+    cancelled = demand(run(3, 0, 1, 8, "nlp", outcome=TraceOutcome.CANCELLED)).jobs[0]
+    before = forecast.remaining(cancelled, 0, 0)
+    forecast.ended(cancelled, 70 * HOUR_MS)
+    assert forecast.remaining(cancelled, 0, 0) == before, "who was cancelled would have gone on"
 
 
 def test_how_far_off_a_forecast_was() -> None:

@@ -209,7 +209,8 @@ def compare(
         if replayed.stuck:
             reason = next(iter(replayed.stuck.values()))
             why = f": {reason.message}" if reason is not None else ""
-            stuck.append(f"{entry.title}: {len(replayed.stuck):,} runs never started, the first{why}")
+            count = report.counted(len(replayed.stuck), "run")
+            stuck.append(f"{entry.title}: {count} never started, the first{why}")
         figures = figures_of(replayed, demand)
         columns.append(report.Column(name=entry.contender.value, title=entry.title, figures=figures))
     return Comparison(setting=setting, columns=tuple(columns), stuck=tuple(stuck))

@@ -1,23 +1,23 @@
 """How long runs are thought to last in a replay: known, or learnt from the runs that have ended.
 
-Owns: what a replay asks of a forecast, the oracle, a plain median, and how far off a forecast was.
-Must not know: the planner, events.
+Owns: what a replay asks of a forecast, the oracle, the live yard's predictor put to jobs, and how far off a forecast
+was. Must not know: the planner, events.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from bisect import bisect_left, bisect_right, insort
-from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
-from airyard.core.scheduling.snapshot import UNKNOWN_MS
+from airyard.core.forecast.expectations import Expectations
+from airyard.core.forecast.predictor import Likeness, Predictor
 from airyard.sim.trace.demand import Job
+from airyard.sim.trace.records import TraceOutcome
 
-KEPT = 200
-"""Ended runs of one key that the plain median looks at."""
+TEACHES_NOT = frozenset({TraceOutcome.CANCELLED, TraceOutcome.NODE_FAILED, TraceOutcome.PREEMPTED})
+"""How a run ends that does not tell how long such runs last."""
 
 
 class Durations(Protocol):
@@ -30,8 +30,16 @@ class Durations(Protocol):
         """
         ...
 
-    def ended(self, job: Job, lasted_ms: int) -> None:
-        """Learn from a job that has ended after so much service."""
+    def wait(self, job: Job) -> None:
+        """Note that a job waits."""
+        ...
+
+    def leave(self, job: Job) -> None:
+        """Note that a job waits no more."""
+        ...
+
+    def ended(self, job: Job, lasted_ms: int) -> tuple[int, ...]:
+        """Learn from a job that has ended after so much service; return the waiting jobs of which it tells more."""
         ...
 
 
@@ -43,66 +51,57 @@ class TrueDurations:
         rest_ms = max(job.run.duration_ms - saved_ms, 1)
         return rest_ms, rest_ms
 
-    def ended(self, job: Job, lasted_ms: int) -> None:
+    def wait(self, job: Job) -> None:
+        """Nothing will change."""
+
+    def leave(self, job: Job) -> None:
+        """Nothing will change."""
+
+    def ended(self, job: Job, lasted_ms: int) -> tuple[int, ...]:
         """There is nothing to learn."""
+        return ()
 
 
-class _Past:
-    """The durations of the last ``KEPT`` ended runs of one key, in order of end and sorted."""
-
-    __slots__ = ("by_end", "by_length")
-
-    def __init__(self) -> None:
-        self.by_end: deque[int] = deque()
-        self.by_length: list[int] = []
-
-    def add(self, lasted_ms: int) -> None:
-        self.by_end.append(lasted_ms)
-        insort(self.by_length, lasted_ms)
-        if len(self.by_end) > KEPT:
-            del self.by_length[bisect_left(self.by_length, self.by_end.popleft())]
-
-    def beyond(self, served_ms: int) -> tuple[int, int] | None:
-        """Return p50 and p90 of those that lasted longer, less what was served; None when none did."""
-        first = bisect_right(self.by_length, served_ms) if served_ms else 0
-        count = len(self.by_length) - first
-        if not count:
-            return None
-        p50 = self.by_length[first + (count - 1) // 2]
-        p90 = self.by_length[first + (count - 1) * 9 // 10]
-        return max(p50 - served_ms, 1), max(p90 - served_ms, 1)
-
-
-class MedianDurations:
-    """The plain forecast: the median of the last 200 of (project, devices), else of all, else the limit or an hour."""
+class LearntDurations:
+    """The predictor of the live yard: nothing is known of a run but what ended before it."""
 
     def __init__(self) -> None:
-        self._of_key: dict[tuple[str, int], _Past] = {}
-        self._all = _Past()
+        self._predictor = Predictor()
+        self._waiting = Expectations()
 
     def remaining(self, job: Job, served_ms: int, saved_ms: int) -> tuple[int, int]:
-        """Return median and p90 of those that lasted longer than ``served_ms``, within the time limit."""
-        past = self._of_key.get((job.run.project, job.run.devices))
-        found = past.beyond(served_ms) if past is not None else None
-        if found is None:
-            found = self._all.beyond(served_ms)
-        limit_ms = job.run.limit_ms
-        if found is None:
-            rest_ms = max((limit_ms or UNKNOWN_MS) - served_ms, served_ms // 2, 1000)
-            return rest_ms, rest_ms
-        if limit_ms is None:
-            return found
-        rest_ms = max(limit_ms - served_ms, 1)
-        return min(found[0], rest_ms), min(found[1], rest_ms)
+        """Return p50 and p90 of what is to come."""
+        found = self._predictor.remaining(likeness(job), served_ms, job.run.limit_ms)
+        return found.p50_ms, found.p90_ms
 
-    def ended(self, job: Job, lasted_ms: int) -> None:
-        """Learn a duration."""
-        key = job.run.project, job.run.devices
-        past = self._of_key.get(key)
-        if past is None:
-            past = self._of_key[key] = _Past()
-        past.add(lasted_ms)
-        self._all.add(lasted_ms)
+    def wait(self, job: Job) -> None:
+        """Note it with its like."""
+        like = likeness(job)
+        self._waiting.wait(job.run.run_id, like, self._predictor.remaining(like).p50_ms)
+
+    def leave(self, job: Job) -> None:
+        """Forget it."""
+        self._waiting.leave(job.run.run_id)
+
+    def ended(self, job: Job, lasted_ms: int) -> tuple[int, ...]:
+        """Learn a duration, of a run that was not cut short."""
+        if job.run.outcome in TEACHES_NOT:
+            return ()
+        like = likeness(job)
+        self._predictor.observe(like, lasted_ms)
+        return self._waiting.outdated(like, self._predictor.remaining(like).p50_ms)
+
+
+def likeness(job: Job) -> Likeness:
+    """Return what makes a job like others."""
+    run = job.run
+    return Likeness(
+        pool=job.pool or job.model or job.accelerator,
+        project=run.project,
+        shape=(run.devices_per_node, run.nodes),
+        user=run.user,
+        experiment=run.experiment,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -209,6 +209,7 @@ class Replay:
     def _enqueue(self, life: Life, now_ms: int) -> None:
         job, shape = life.job, life.shape
         self._queued += 1
+        self.durations.wait(job)
         self.result.most_waiting = max(self.result.most_waiting, self._queued)
         self._waiting[shape] = self._waiting.get(shape, 0) + 1
         if self.rules.head_only:
@@ -285,6 +286,7 @@ class Replay:
 
     def _no_longer_waiting(self, life: Life) -> None:
         self._queued -= 1
+        self.durations.leave(life.job)
         left = self._waiting[life.shape] - 1
         if left:
             self._waiting[life.shape] = left
@@ -310,8 +312,10 @@ class Replay:
         life.end(now_ms)
         self.result.last_ms = now_ms
         self.result.judge.note(life.predicted, life.job.run.duration_ms)
-        self.durations.ended(life.job, life.served_ms)
         self.book.drop(life.job.run.run_id)
+        for run_id in self.durations.ended(life.job, life.served_ms):
+            if run_id in self.book.queue.runs:
+                self._offer(self._lives[run_id], now_ms)
 
     def _evict(self, life: Life, now_ms: int) -> None:
         assert life.running is not None
@@ -406,7 +410,19 @@ class Replay:
         for eviction in plan.evictions:
             self._evict(lives[eviction.run_id], now_ms)
         self._wake_ms, self._last_plan = plan.wake_ms, plan
+        if plan.refusals and (next_ms := self._next_expected_end_ms()) is not None:
+            # Promises rest on expected ends: when one has passed, another end is expected, and more may start.
+            self._wake_ms = min(next_ms, self._wake_ms) if self._wake_ms is not None else next_ms
         return bool(plan.starts or plan.evictions)
+
+    def _next_expected_end_ms(self) -> int | None:
+        while self._ends:
+            end_ms, run_id = self._ends[0]
+            running = self._lives[run_id].running
+            if running is not None and running.end_ms == end_ms and not running.stopping:
+                return end_ms
+            heapq.heappop(self._ends)
+        return None
 
     def _outlived(self, now_ms: int) -> None:
         """Give those that should have ended by now another expected end, as the live planning side does."""

@@ -13,7 +13,7 @@ from enum import StrEnum
 from airyard.core.errors import UserError
 from airyard.core.policy import Policy, PoolOrder, PoolPolicy, ProjectPolicy, Share, Slicing, UserLimits
 from airyard.core.scheduling.plan import NodeView
-from airyard.sim.trace.durations import Durations, MedianDurations, TrueDurations
+from airyard.sim.trace.durations import Durations, LearntDurations, TrueDurations
 from airyard.sim.trace.engine import Rules
 from airyard.sim.trace.records import TraceProject
 
@@ -87,13 +87,13 @@ def entries(
     shortest = Policy(pools=tuple(replace(pool, order=PoolOrder.PREDICTED) for pool in bare))
     plain = replace(rules, one_class=True)
     found: dict[Contender, tuple[Policy, Rules, Callable[[], Durations]]] = {
-        Contender.FIFO: (fifo, replace(plain, head_only=True), MedianDurations),
-        Contender.FILL: (fifo, plain, MedianDurations),
+        Contender.FIFO: (fifo, replace(plain, head_only=True), TrueDurations),
+        Contender.FILL: (fifo, plain, TrueDurations),
         Contender.ORACLE: (shortest, replace(plain, stretch=ONLY_DURATION), TrueDurations),
         Contender.AIRYARD: (
             tuned(policy, accelerators, tuning),
             rules,
-            TrueDurations if tuning.known_durations else MedianDurations,
+            TrueDurations if tuning.known_durations else LearntDurations,
         ),
     }
     return [

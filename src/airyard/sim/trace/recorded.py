@@ -18,6 +18,7 @@ from airyard.core.scheduling.plan import NodeView
 from airyard.core.workload import CPU, Priority, parse_accelerator
 from airyard.sim.trace.demand import Demand, Job, sorted_out
 from airyard.sim.trace.records import TraceRun
+from airyard.sim.trace.report import counted
 from airyard.spec.yard import load_yard
 
 Document = Mapping[str, Any]
@@ -63,20 +64,22 @@ def seen(
     demand = sorted_out(jobs, views)
     if not demand.jobs:
         raise UserError(
-            f"There is nothing to replay: {len(jobs)} runs that ended of those submitted in the last {days} days ran "
-            f"on devices, and none of them fits the {len(views)} nodes there are now.",
+            f"There is nothing to replay: of the runs submitted in the last {counted(days, 'day')}, {len(jobs)} have "
+            f"run and ended on devices like those of this yard's nodes ({len(views)} now), and none of them fits.",
             code="NO_DEMAND",
             fix="Look further back with --days, or replay a trace with --trace FILE --gpus N.",
         )
     declared = load_yard(file).policy if file is not None else policy_from_json(policy)
     notes = []
     if recorded.never_ran:
-        notes.append(f"Left out: {recorded.never_ran:,} runs that ended without ever running.")
+        notes.append(f"Left out: {counted(recorded.never_ran, 'run')} that ended without ever running.")
     if recorded.on_cpus:
-        notes.append(f"Left out: {recorded.on_cpus:,} runs on CPU slots.")
+        notes.append(f"Left out: {counted(recorded.on_cpus, 'run')} on CPU slots.")
     closed = [view.name for view in views if not view.alive or view.cordoned]
     if closed:
-        notes.append(f"{len(closed):,} nodes take no runs now, here neither: {', '.join(closed[:5])}.")
+        more = ", …" if len(closed) > 5 else ""
+        names = ", ".join(closed[:5]) + more
+        notes.append(f"Nodes that take no runs now take none here: {names} ({len(closed)} of {len(views)}).")
     if file is None:
         declared = replace(
             declared, pools=tuple(pool for pool in declared.pools if pool.name in demand.pools)

@@ -102,19 +102,25 @@ def _part(value: float | None) -> str:
     return NOTHING if value is None else f"{100 * value:.1f}"
 
 
+def counted(count: int, word: str) -> str:
+    """Return ``1 run``, ``2,000 runs``."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
 def head(demand: Demand, source: str) -> str:
     """Return what was replayed, in a line or two."""
     jobs = demand.jobs
     hours = sum(job.run.devices * job.run.duration_ms for job in jobs) / HOUR_MS
     days = (jobs[-1].arrives_ms - jobs[0].arrives_ms) / HOUR_MS / 24 if jobs else 0.0
     lines = [
-        f"{source}: {len(jobs):,} runs of {hours:,.0f} GPU-hours that came within {days:.1f} days, on "
-        f"{demand.devices():,} GPUs in {len(demand.nodes):,} nodes: load {100 * load(demand):.0f} %"
+        f"{source}: {counted(len(jobs), 'run')} of {hours:,.0f} GPU-hours that came within {days:.1f} days, on "
+        f"{counted(demand.devices(), 'GPU')} in {counted(len(demand.nodes), 'node')}: load "
+        f"{100 * load(demand):.0f} %"
     ]
     if demand.too_large:
         first = demand.too_large[0]
         lines.append(
-            f"Left out: {len(demand.too_large):,} runs that would not fit the empty yard (run "
+            f"Left out: {counted(len(demand.too_large), 'run')} that would not fit the empty yard (run "
             f"{first.job.run.name or first.job.run.run_id}: {first.why})"
         )
     return "\n".join(lines)

@@ -59,7 +59,9 @@ class WhatIf:
         lines = [report.head(self.demands[0], self.source)]
         if len(self.demands[1].too_large) > len(self.demands[0].too_large):
             more = len(self.demands[1].too_large) - len(self.demands[0].too_large)
-            lines.append(f"After the change {more:,} runs fit the yard no more; they are left out of it.")
+            lines.append(
+                f"{report.counted(more, 'run')} would fit the changed yard no more, and counts only before."
+            )
         lines += self.notes
         return "\n".join([*lines, *(f"Change: {text}" for text in self.changes), "", _table(self._rows())])
 
