@@ -8,7 +8,9 @@ import pytest
 
 from airyard.core.policy import Policy, ProjectPolicy, Share
 from airyard.core.scheduling.book import Book
+from airyard.core.scheduling.invariants import violations
 from airyard.core.scheduling.plan import Plan, Reason
+from airyard.core.workload import Priority
 from airyard.sim.trace.engine import Rules
 from airyard.sim.trace.outages import Outage
 from airyard.sim.trace.policies import Contender, Tuning
@@ -153,8 +155,8 @@ def test_every_job_ends_with_its_work_done_whatever_happens(slicing: bool) -> No
     """Work done is what was asked; service is that, what was lost, and the time to leave; no device is held twice."""
     chance = random.Random(7)
     rows = [
-        (chance.uniform(0, 60), chance.choice([0.1, 0.5, 1.5, 6, 20]), chance.choice([1, 1, 1, 2, 4, 8, 16]))
-        for _ in range(150)
+        (chance.uniform(0, 30), chance.choice([0.1, 0.5, 1.5, 6, 20]), chance.choice([1, 1, 1, 2, 4, 8, 16]))
+        for _ in range(80)
     ]
     outages = [
         Outage(node=f"n{1 + number % 4}", from_ms=number * 7 * HOUR_MS, to_ms=(number * 7 + 3) * HOUR_MS)
@@ -181,3 +183,38 @@ def test_every_job_ends_with_its_work_done_whatever_happens(slicing: bool) -> No
 def test_the_same_replay_twice_is_the_same() -> None:
     asked = demand(*ROWS, gpus=16)
     assert starts_h(replay(asked)) == starts_h(replay(asked))
+
+
+@pytest.mark.parametrize("contender", list(Contender))
+def test_every_plan_of_a_replay_keeps_every_promise(contender: Contender) -> None:
+    chance = random.Random(11)
+    classes = [Priority.CRITICAL, *[Priority.NORMAL] * 8, Priority.BEST_EFFORT, Priority.BEST_EFFORT]
+    rows = [
+        run(
+            number,
+            chance.uniform(0, 20),
+            chance.choice([0.1, 0.5, 1.5, 6, 20]),
+            chance.choice([1, 1, 1, 2, 4, 8, 16]),
+            chance.choice(["nlp", "vision", "audio"]),
+            priority_class=chance.choice(classes),
+        )
+        for number in range(1, 61)
+    ]
+    nlp = ProjectPolicy(name="nlp", shares=(Share(pool="gpu", guarantee=8, ceiling=24),))
+    vision = ProjectPolicy(name="vision", shares=(Share(pool="gpu", guarantee=8, weight=2.0),))
+    outages = [
+        Outage(node="n1", from_ms=number * 9 * HOUR_MS, to_ms=(number * 9 + 2) * HOUR_MS) for number in (1, 3)
+    ]
+
+    def watch(book: Book, plan: Plan, now_ms: int) -> None:
+        assert violations(book, plan, now_ms) == []
+
+    found = replay(
+        demand(*rows, gpus=32),
+        contender,
+        tuning=Tuning(slicing=True),
+        policy=Policy(projects=(nlp, vision)),
+        outages=outages,
+        watch=watch,
+    )
+    assert all(life.ended_ms is not None for life in found.lives)
