@@ -7,7 +7,7 @@ The book is as it was before once the plan is made: what the plan does becomes t
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from airyard.core.placement import Seat
@@ -382,9 +382,10 @@ class _Cycle:
             power = self._like(key), key.rank, pool, right or ""
             if right is None or power in self.powerless:
                 continue
-            found = self.evictions.choose(
-                kinds, want, lambda slot: self._free_for(slot, want), sliced=key.sliced
-            )
+            found = None
+            for avoided in dict.fromkeys((want.avoid_nodes, ())):
+                allowed = self._allowed_on(want, avoided)
+                found = found or self.evictions.choose(kinds, want, allowed, sliced=key.sliced)
             if found is None:
                 self.powerless.add(power)
                 continue
@@ -424,7 +425,15 @@ class _Cycle:
                 for slot in self.book.nodes.open_ones(kinds)
                 if slot.view.name not in names and slot.ready >= count and self._free_for(slot, want)
             ]
-        return gang(able, want.nodes, same_fabric=want.same_fabric)
+        for avoided in dict.fromkeys((want.avoid_nodes, ())):
+            wished = [slot for slot in able if slot.view.name not in avoided]
+            found = gang(wished, want.nodes, same_fabric=want.same_fabric)
+            if found is not None:
+                return found
+        return None
+
+    def _allowed_on(self, want: Waiting, avoided: tuple[str, ...]) -> Callable[[Slot], bool]:
+        return lambda slot: slot.view.name not in avoided and self._free_for(slot, want)
 
     @staticmethod
     def _room(slot: Slot) -> int:
