@@ -237,6 +237,12 @@ class Control:
         self._ended.clear()
         return delta
 
+    def news(self) -> Delta | None:
+        """Return what the planner has not been told yet, for who asks it something; None when there is nothing."""
+        state = self.state
+        known = (state.nodes, state.machines, state.policy, state.reservations)
+        return self._delta() if self._untold or self._ended or self._told != known else None
+
     def plan_again(self, *, fresh: bool = False) -> None:
         """Note that the plan that was being made came to nothing; ``fresh``: the planner has lost its book."""
         self._plan_due = True

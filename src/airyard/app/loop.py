@@ -9,6 +9,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import structlog
@@ -33,6 +34,13 @@ SNAPSHOT_EVENTS = 10_000
 _log = structlog.get_logger("airyard.loop")
 
 
+@dataclass(frozen=True, slots=True)
+class _News:
+    """What the planner is told without being asked for a plan."""
+
+    delta: Delta
+
+
 class ControlLoop:
     """Runs a Control on its own thread. All public methods may be called from any thread."""
 
@@ -52,7 +60,7 @@ class ControlLoop:
         self._changes = changes
         self._inbox: queue.Queue[tuple[Command | Callable[[Control], Any], Future[Any]] | None]
         self._inbox = queue.Queue(INBOX_LIMIT)
-        self._planner_inbox: queue.Queue[Delta | tuple[Callable[[Planning], Any], Future[Any]] | None]
+        self._planner_inbox: queue.Queue[Delta | _News | tuple[Callable[[Planning], Any], Future[Any]] | None]
         self._planner_inbox = queue.Queue()
         self._planning = planning or Planning()
         self._plan_in_making = False
@@ -86,13 +94,19 @@ class ControlLoop:
     def inquire(self, read: Callable[[Planning], T]) -> Future[T]:
         """Run ``read`` on the planner's thread between plans; it must leave the book as it is.
 
-        Raises: Unavailable (``BUSY``) when the loop is stopping.
+        The planner is told first what has happened until now. What it has not planned for yet waits without a reason.
+        Raises: Unavailable (``BUSY``) when the inbox is full or the loop is stopping.
         """
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()
-        if self._stopping:
-            raise Unavailable("the server is stopping", code="BUSY", retry_after_ms=1000)
-        self._planner_inbox.put((read, future))
+
+        def ask(control: Control) -> None:
+            news = control.news()
+            if news is not None:
+                self._planner_inbox.put(_News(news))
+            self._planner_inbox.put((read, future))
+
+        self._put(ask)
         return future
 
     def _put(self, item: Command | Callable[[Control], Any]) -> Future[Any]:
@@ -116,7 +130,7 @@ class ControlLoop:
         self._planner_inbox.put(None)
         self._planner.join()
         with self._snapshotting:
-            self._save_snapshot(self._control.take_state_snapshot().to_json(), self._control.state.seq)
+            self._save_snapshot(self._control.take_state_snapshot().parts(), self._control.state.seq)
         self._journal.close()
 
     def _run(self) -> None:
@@ -196,12 +210,12 @@ class ControlLoop:
         if self._control.events_since_snapshot >= SNAPSHOT_EVENTS and not self._snapshotting.locked():
             state = self._control.take_state_snapshot()
             threading.Thread(
-                target=lambda: self._dump(state.to_json, state.seq), name="snapshot", daemon=True
+                target=lambda: self._dump(state.parts(), state.seq), name="snapshot", daemon=True
             ).start()
 
-    def _dump(self, to_json: Callable[[], dict[str, Any]], seq: int) -> None:
+    def _dump(self, snapshot: dict[str, Any], seq: int) -> None:
         with self._snapshotting:
-            self._save_snapshot(to_json(), seq)
+            self._save_snapshot(snapshot, seq)
 
     def _save_snapshot(self, snapshot: dict[str, Any], seq: int) -> None:
         try:
@@ -214,11 +228,22 @@ class ControlLoop:
             if isinstance(item, Delta):
                 self._make_plan(item)
                 continue
+            if isinstance(item, _News):
+                self._take_in(item.delta)
+                continue
             read, future = item
             try:
                 future.set_result(read(self._planning))
             except Exception as error:
                 future.set_exception(error)
+
+    def _take_in(self, delta: Delta) -> None:
+        try:
+            self._planning.absorb(delta, self._clock.now_ms())
+        except Exception:
+            # What the book holds now is not known: the next plan begins with a fresh one.
+            _log.exception("news_not_taken_in", seq=delta.seq)
+            self._control.plan_again(fresh=True)
 
     def _make_plan(self, delta: Delta) -> None:
         now_ms = self._clock.now_ms()

@@ -7,12 +7,17 @@ carried out. The production loop runs it on the planner's thread; the simulator 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
+from airyard.app.estimates import Estimates
 from airyard.app.forecasting import LearntForecast
+from airyard.app.outlook import Outlook
 from airyard.core.run import Run, RunState
 from airyard.core.scheduling.book import Book
+from airyard.core.scheduling.eta import Eta
+from airyard.core.scheduling.overtakes import Begun, begun_by
 from airyard.core.scheduling.plan import Plan
 from airyard.core.scheduling.planner import plan as make_plan
 from airyard.core.scheduling.snapshot import (
@@ -23,6 +28,9 @@ from airyard.core.scheduling.snapshot import (
     waiting_of,
 )
 
+BEGUN_KEPT = 1_000
+"""Of so many starts it is kept before whom they went."""
+
 
 class Planning:
     """What the planner knows. Takes deltas in order; each plan is made on the state of the newest."""
@@ -32,12 +40,17 @@ class Planning:
         self.book = Book()
         self.plan: Plan | None = None
         """The newest plan."""
+        self.begun: deque[Begun] = deque(maxlen=BEGUN_KEPT)
+        """The newest starts that others waited through, newest first."""
+        self.estimates = Estimates()
+        self._outlook: Outlook | None = None
         self._active: dict[int, Run] = {}
         self._waiting: dict[int, Run] = {}
         self._ends: list[tuple[int, int]] = []
 
     def absorb(self, delta: Delta, now_ms: int) -> None:
         """Take in what has changed."""
+        self._outlook = None
         if delta.fresh:
             self.book = Book()
             self._active.clear()
@@ -51,10 +64,13 @@ class Planning:
             self._nodes(delta)
         if delta.reservations is not None:
             book.reserve(delta.reservations)
+        for run in delta.ended:
+            self._note_start(run)
         for run_id in delta.gone:
             book.drop(run_id)
             self._active.pop(run_id, None)
             self._waits_no_more(run_id)
+            self.estimates.void(run_id)
         for run in delta.runs:
             self._put(run, now_ms)
         self.learn(delta.ended, now_ms)
@@ -76,8 +92,11 @@ class Planning:
             self._waiting[run.run_id] = run
             self.forecast.wait(run)
             self.book.put_waiting(waiting_of(run, self.forecast), now_ms)
+            if run.held:
+                self.estimates.void(run.run_id)
         elif attempt is not None and attempt.live:
             self._waits_no_more(run.run_id)
+            self._note_start(run)
             self.forecast.named(run)
             running = running_of(run, attempt, self.forecast)
             before = self.book.running.get(run.run_id)
@@ -91,6 +110,11 @@ class Planning:
             self._active[run.run_id] = run
             self.book.put_running(running)
             heapq.heappush(self._ends, (running.end_ms, run.run_id))
+
+    def _note_start(self, run: Run) -> None:
+        """Compare what was said of a run's start with the start."""
+        if run.attempt is not None:
+            self.estimates.started(run.run_id, run.attempt.placed_ms)
 
     def _waits_no_more(self, run_id: int) -> None:
         if self._waiting.pop(run_id, None) is not None:
@@ -111,7 +135,19 @@ class Planning:
             next_ms = self._ends[0][0]
             made = replace(made, wake_ms=next_ms if made.wake_ms is None else min(made.wake_ms, next_ms))
         self.plan = made
+        self.begun.extendleft(begun_by(self.book, made))
+        self._outlook = None
         return made
+
+    def outlook(self) -> Outlook:
+        """Return what the newest plan says of the waiting runs; kept until something changes."""
+        if self._outlook is None:
+            self._outlook = Outlook(self.book, self.plan, self.begun)
+        return self._outlook
+
+    def etas(self, now_ms: int) -> dict[int, Eta]:
+        """Return when each waiting run is expected to start; found out once a plan."""
+        return self.outlook().etas(now_ms)
 
     def _outlived(self, now_ms: int) -> None:
         """Give attempts that should have ended by now another expected end."""

@@ -1,0 +1,88 @@
+"""What one plan says of the waiting runs: their order, expected starts and explanations, found out when asked.
+
+Owns: what was found out so far, until the book changes. Must not know: threads, documents, who asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from airyard.core.scheduling.book import Book
+from airyard.core.scheduling.eta import Eta, etas
+from airyard.core.scheduling.explain import Explanation, Seen, explain
+from airyard.core.scheduling.overtakes import Begun
+from airyard.core.scheduling.places import Place, places
+from airyard.core.scheduling.plan import Plan, Refusal
+from airyard.core.scheduling.waits import refusal_of
+
+FRESH_MS = 30_000
+"""Expected starts are found out again after this time, even when the plan is the same."""
+
+
+class Outlook:
+    """The waiting runs of a book as it is now. Whoever changes the book makes a new one."""
+
+    def __init__(self, book: Book, plan: Plan | None, begun: Iterable[Begun]) -> None:
+        self._book = book
+        self._plan = plan
+        self._begun = begun
+        self._order: list[Place] | None = None
+        self._positions: dict[int, int] = {}
+        self._etas: dict[int, Eta] = {}
+        self._asked: set[int] = set()
+        self._since_ms = 0
+        self._explained: dict[int, Explanation] = {}
+
+    def order(self, now_ms: int) -> Sequence[Place]:
+        """Return the places of the runs that are considered, in order."""
+        if self._order is None:
+            self._order = places(self._book, now_ms)
+            self._positions = {place.run_id: at for at, place in enumerate(self._order, start=1)}
+        return self._order
+
+    def position(self, run_id: int, now_ms: int) -> int | None:
+        """Return the place of a run in the queue from 1; None for one that is parked."""
+        self.order(now_ms)
+        return self._positions.get(run_id)
+
+    def queue(self, now_ms: int) -> list[int]:
+        """Return the ids of all waiting runs: in order, then the parked ones by when they wake."""
+        parked = self._book.queue.parked
+        sleeping = sorted(parked, key=lambda run_id: (parked[run_id] or 1 << 62, run_id))
+        return [place.run_id for place in self.order(now_ms)] + sleeping
+
+    def refusal(self, run_id: int, now_ms: int) -> Refusal | None:
+        """Return why a run waits; None when no plan has come to it yet."""
+        want = self._book.queue.runs.get(run_id)
+        return refusal_of(self._plan, want, now_ms) if want is not None else None
+
+    def etas(self, now_ms: int, wanted: Iterable[int] | None = None) -> dict[int, Eta]:
+        """Return the expected starts of the runs that are wanted, of all when None; those not in sight are missing.
+
+        Cost: as ``core.scheduling.eta.etas`` says; nothing for what was asked before.
+        """
+        if now_ms - self._since_ms > FRESH_MS:
+            self._etas.clear()
+            self._asked.clear()
+            self._since_ms = now_ms
+        ids = set(self._book.queue.runs) if wanted is None else set(wanted) & self._book.queue.runs.keys()
+        if not ids <= self._asked:
+            self._etas.update(etas(self._book, now_ms, wanted=None if wanted is None else ids))
+            self._asked |= ids
+        return {run_id: self._etas[run_id] for run_id in ids if run_id in self._etas}
+
+    def known_etas(self, wanted: Iterable[int]) -> dict[int, Eta]:
+        """Return the expected starts that were found out already. Cost: nothing."""
+        return {run_id: self._etas[run_id] for run_id in wanted if run_id in self._etas}
+
+    def explain(self, run_id: int, now_ms: int) -> Explanation | None:
+        """Explain a waiting run; None when it does not wait. Once a plan for each run; cost: dozens of plans."""
+        want = self._book.queue.runs.get(run_id)
+        if want is None:
+            return None
+        eta = self.etas(now_ms, [run_id]).get(run_id)
+        found = self._explained.get(run_id)
+        if found is None or found.eta != eta:
+            seen = Seen(order=self.order(now_ms), begun=self._begun)
+            found = self._explained[run_id] = explain(self._book, self._plan, want, seen, eta, now_ms)
+        return found
