@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import random
@@ -31,6 +32,7 @@ MACHINE = "stand-in"
 _PREPARING_S = (0.2, 1.5)
 _LEAVING_S = (0.2, 1.0)
 _PAUSE_S = 0.5
+_EMPTY = hashlib.sha256().hexdigest()
 
 
 class Channel:
@@ -136,7 +138,7 @@ class Member:
             await asyncio.sleep(random.uniform(*_LEAVING_S))
         exited = {"kind": "EXITED", "started": started, "duration_ms": int((time.monotonic() - began) * 1000)}
         exited |= _stopped(reason) if reason else {"code": 0, "signal": None, "cause": None, "message": ""}
-        closed = {"kind": "LOGS_CLOSED", "last_seq": -1, "sha256": ""}
+        closed = {"kind": "LOGS_CLOSED", "last_seq": -1, "sha256": _EMPTY}
         self.exited = {"exited": {**exited, "at_ns": time.time_ns()}, "logs": closed}
         await self._report(exited, closed)
 
@@ -204,8 +206,9 @@ class StandIn:
                 self._members[request["key"]] = asyncio.create_task(self._live(request))
             case "kill" if (task := self._members.get(request["key"])) is not None:
                 task.cancel()
-            case "forget":
-                self._members.pop(request["key"], None)
+            case "forget" if (task := self._members.get(request["key"])) is not None:
+                # One that is about to leave is forgotten once it has left.
+                task.add_done_callback(lambda _: self._members.pop(request["key"], None))
             case "has_environment":
                 return {"ready": True}
             case "tidy":

@@ -9,6 +9,7 @@ import argparse
 import json
 import logging
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -16,6 +17,9 @@ import structlog
 
 from airyard.core.errors import AiryardError
 from airyard.server.config import load_config, parse_simulation
+
+OPEN_FILES = 65_536
+"""Every live runner keeps two or three connections open; most systems give a process 1,024 unless it asks."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     os.umask(0o077)
     _set_up_logging()
+    allow_open_files()
     home = (
         (given.home or Path(os.environ.get("AIRYARD_HOME") or Path.home() / ".airyard"))
         .expanduser()
@@ -61,6 +66,14 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps({"error": error.as_json()}), file=sys.stderr, flush=True)  # noqa: T201  # the starter reads it
         return error.exit_code
     return 0
+
+
+def allow_open_files() -> None:
+    """Raise the soft limit as far as the hard one lets it; the agent, which has a file a runner, inherits it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _set_up_logging() -> None:
