@@ -6,7 +6,7 @@ Owns: the mapping, nothing else. Must not know: connections.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airyard.core.codec import decode_event, encode_event
@@ -32,6 +32,26 @@ RUN_COLUMNS = (
     "code_hash",
     "record",
 )
+
+
+def texts(tree: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the JSON text of a tree piece by piece, the items of its lists and iterators one by one.
+
+    Writing a large tree in one call would keep every other thread waiting until it is done.
+    """
+    before = "{"
+    for name, value in tree.items():
+        yield f"{before}{to_text(name)}:"
+        before = ","
+        if not isinstance(value, list | Iterator):
+            yield to_text(value)
+            continue
+        opening = "["
+        for item in value:
+            yield opening + to_text(item)
+            opening = ","
+        yield "[]" if opening == "[" else "]"
+    yield "{}" if before == "{" else "}"
 
 
 def run_id_of(event: Event) -> int | None:

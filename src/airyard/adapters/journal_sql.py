@@ -19,7 +19,15 @@ from typing import Any
 from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
-from airyard.adapters.journal_rows import RUN_COLUMNS, event_of, event_row, run_values, stale_epoch, to_text
+from airyard.adapters.journal_rows import (
+    RUN_COLUMNS,
+    event_of,
+    event_row,
+    run_values,
+    stale_epoch,
+    texts,
+    to_text,
+)
 from airyard.adapters.journal_schema import prepare
 from airyard.adapters.journal_tables import journal, nodes, run_tags, runs, snapshots
 from airyard.adapters.sqlite_engine import disk_errors, read_engine, write_engine
@@ -29,6 +37,7 @@ from airyard.ports.journal import Changes, RunRow, Stored
 
 _PAGE_EVENTS = 1000
 _KEPT_SNAPSHOTS = 2
+_PIECE_CHARACTERS = 65_536
 _CHANGING = ("version", "status", "ended_ms", "code_hash", "record")
 """What changes with every event, in the table's order; no index holds any of it."""
 _RunFacts = tuple[object, ...]
@@ -174,7 +183,7 @@ class SqlJournal:
 
     def save_snapshot(self, seq: int, snapshot: Mapping[str, Any]) -> None:
         """Keep a snapshot and drop all but the two newest; encoded before the lock is taken."""
-        data = zlib.compress(to_text(snapshot).encode(), 1)
+        data = _compressed(snapshot)
         row = {"seq": seq, "sha256": hashlib.sha256(data).hexdigest(), "data": data}
         writer, _ = self._write()
         with self._lock, disk_errors(self._path), writer.begin():
@@ -230,6 +239,21 @@ class SqlJournal:
         if self._writer is None or self._statements is None:
             raise InvariantBroken("the journal is not open")
         return self._writer, self._statements
+
+
+def _compressed(snapshot: Mapping[str, Any]) -> bytes:
+    squeeze, data = zlib.compressobj(1), bytearray()
+    piece: list[str] = []
+    size = 0
+    for text in texts(snapshot):
+        piece.append(text)
+        size += len(text)
+        if size >= _PIECE_CHARACTERS:
+            data += squeeze.compress("".join(piece).encode())
+            piece.clear()
+            size = 0
+    data += squeeze.compress("".join(piece).encode())
+    return bytes(data + squeeze.flush())
 
 
 def _facts(row: RunRow) -> _RunFacts:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airyard.adapters.journal_rows import run_id_of, stale_epoch, to_text
+from airyard.adapters.journal_rows import run_id_of, stale_epoch, texts
 from airyard.core.errors import AiryardError
 from airyard.core.events import Recorded
 from airyard.ports.journal import Changes, RunRow, Stored
@@ -86,7 +86,7 @@ class MemoryJournal:
 
     def save_snapshot(self, seq: int, snapshot: Mapping[str, Any]) -> None:
         """Keep a snapshot as text, so that it shares nothing with the living state."""
-        self.disk.snapshots[seq] = to_text(snapshot)
+        self.disk.snapshots[seq] = "".join(texts(snapshot))
         for old in sorted(self.disk.snapshots)[:-_KEPT_SNAPSHOTS]:
             del self.disk.snapshots[old]
 

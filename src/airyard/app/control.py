@@ -44,6 +44,9 @@ _REPLAN = (
     events.RunUpdated,
 )
 
+# These may move live attempts to other pools: any run may be another one afterwards.
+_YARD_WIDE = (events.MachineJoined, events.PolicyDeclared)
+
 UNTOLD_LIMIT = 1000
 """So many changes are told to the planner even when nothing waits."""
 
@@ -101,10 +104,10 @@ class Control:
         """Decide all commands in order and journal their events in one transaction.
 
         A command that is refused gets its error and leaves no trace. When the journal refuses, nothing has happened and
-        every command gets the journal's error.
+        every command gets the journal's error. Cost: a copy of the state's maps, unless nothing happens.
         """
         now_ms = self._clock.now_ms()
-        draft = self.state.copy()
+        draft = self.state
         recorded: list[Recorded] = []
         actions: list[Action] = []
         answers: list[Reply | AiryardError] = []
@@ -112,6 +115,8 @@ class Control:
             mark = draft.seq
             try:
                 decision = decide(draft, command, now_ms)
+                if decision.events and draft is self.state:
+                    draft = self.state.copy()
                 recorded += self._apply(draft, decision, now_ms)
                 actions.extend(decision.actions)
                 answers.append(decision.reply)
@@ -155,7 +160,7 @@ class Control:
         changed: frozenset[int] = frozenset()
         if recorded:
             removed = tuple(e.event.run_id for e in recorded if isinstance(e.event, events.RunRemoved))
-            changes = changes_between(self.state, draft, removed)
+            changes = changes_between(self.state, draft, _touched(recorded), removed)
             try:
                 self._journal.append(self.state.seq, draft.epoch, recorded, changes)
             except AiryardError as error:
@@ -203,11 +208,15 @@ class Control:
         if not self._plan_due:
             return None
         self._plan_due = False
-        if not any(run.state is RunState.QUEUED for run in self.state.runs.values()):
+        if not self._somebody_waits():
             self._plan = None
             if len(self._untold) + len(self._ended) < UNTOLD_LIMIT and not self._fresh:
                 return None
         return self._delta()
+
+    def _somebody_waits(self) -> bool:
+        runs, active = self.state.runs, self.state.active
+        return len(active) < len(runs) and any(run.state is RunState.QUEUED for run in runs.values())
 
     def _delta(self) -> Delta:
         state, fresh, told = self.state, self._fresh, self._told
@@ -259,3 +268,18 @@ class Control:
         """Return a copy to be written as a snapshot off this thread."""
         self.events_since_snapshot = 0
         return self.state.copy()
+
+
+def _touched(recorded: Sequence[Recorded]) -> list[int] | None:
+    """Return the runs that events are about; None where they may have changed any run."""
+    found: list[int] = []
+    for entry in recorded:
+        event = entry.event
+        if isinstance(event, _YARD_WIDE):
+            return None
+        run_id = (
+            event.run.run_id if isinstance(event, events.ArrivalEvent) else getattr(event, "run_id", None)
+        )
+        if run_id is not None:
+            found.append(run_id)
+    return found

@@ -6,7 +6,7 @@ Must not know: SQL, HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airyard.core.codec import encode
@@ -64,13 +64,19 @@ def node_rows(before: ClusterState, after: ClusterState) -> dict[str, Mapping[st
     return rows
 
 
-def changes_between(before: ClusterState, after: ClusterState, removed: tuple[int, ...]) -> Changes:
+def changes_between(
+    before: ClusterState, after: ClusterState, touched: Iterable[int] | None, removed: tuple[int, ...]
+) -> Changes:
     """Project what a batch changed, the last form of runs that left memory in it included.
 
-    Cost: runs in memory, compared by identity.
+    ``touched`` are the runs that its events are about; None: any run may have changed. Cost: as many records as it
+    names, compared by identity, and the nodes once.
     """
-    present = (*after.runs.items(), *after.departed.items())
-    runs = tuple(run_row(run) for run_id, run in present if before.runs.get(run_id) is not run)
+    ids = {**after.runs, **after.departed} if touched is None else dict.fromkeys(touched)
+    present = ((run_id, after.runs.get(run_id) or after.departed.get(run_id)) for run_id in ids)
+    runs = tuple(
+        run_row(run) for run_id, run in present if run is not None and before.runs.get(run_id) is not run
+    )
     return Changes(
         runs=runs,
         removed_runs=removed,

@@ -13,7 +13,14 @@ from airyard.core.state import ClusterState
 
 def check(state: ClusterState) -> list[str]:
     """Return every violation in words; an empty list is a sound state."""
-    return [*_devices(state), *_ports(state), *(text for run in state.runs.values() for text in _run(run))]
+    of_runs = (text for run in state.runs.values() for text in _run(run))
+    return [*_index(state), *_devices(state), *_ports(state), *of_runs]
+
+
+def _index(state: ClusterState) -> Iterator[str]:
+    active = {run.run_id for run in state.runs.values() if run.state is RunState.ACTIVE}
+    if state.active != active:
+        yield f"runs {sorted(state.active ^ active)} are indexed as active and are not, or the other way round"
 
 
 def _devices(state: ClusterState) -> Iterator[str]:

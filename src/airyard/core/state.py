@@ -53,9 +53,14 @@ class ClusterState:
     """Nodes that differ in what they offer, and how many there are of each; None until somebody asks."""
     departed: dict[int, Run] = field(default_factory=dict, compare=False)
     """Runs that left memory since this state was copied, as they left: the read tables still have to learn of them."""
+    active: set[int] = field(default_factory=set, compare=False)
+    """The ids of ACTIVE runs: most questions are about them, and the queue may be long."""
+    shares_keys: bool = field(default=False, compare=False)
+    """True while ``keys`` may also be another state's: it is copied before it is written."""
 
     def copy(self) -> ClusterState:
-        """Return an independent state; records are shared. Cost: one copy of each map."""
+        """Return an independent state; records are shared. Cost: one copy of each map, of the keys when written."""
+        self.shares_keys = True
         return ClusterState(
             seq=self.seq,
             epoch=self.epoch,
@@ -63,13 +68,15 @@ class ClusterState:
             machines=dict(self.machines),
             nodes=dict(self.nodes),
             runs=dict(self.runs),
-            keys=dict(self.keys),
+            keys=self.keys,
+            shares_keys=True,
             policy=self.policy,
             policy_digest=self.policy_digest,
             reservations=dict(self.reservations),
             next_reservation_id=self.next_reservation_id,
             usage=dict(self.usage),
             offers=self.offers,
+            active=set(self.active),
         )
 
     def apply(self, recorded: events.Recorded) -> None:
@@ -86,8 +93,10 @@ class ClusterState:
             case events.RunArchived():
                 if (run := self.runs.pop(event.run_id, None)) is not None:
                     self.departed[event.run_id] = run
+                self.active.discard(event.run_id)
             case events.RunRemoved():
                 self.runs.pop(event.run_id, None)
+                self.active.discard(event.run_id)
                 self.departed.pop(event.run_id, None)
             case events.EpochBegan():
                 self.epoch = event.epoch
@@ -103,6 +112,7 @@ class ClusterState:
                 self.nodes[event.node] = replace(self.nodes[event.node], cordoned=False)
             case events.KeysExpired():
                 self.keys = {key: noted for key, noted in self.keys.items() if noted.at_ms >= event.before_ms}
+                self.shares_keys = False
             case events.PolicyDeclared():
                 self._declare(event, recorded)
             case events.ReservationMade():
@@ -115,7 +125,14 @@ class ClusterState:
                 before = self.runs[event.run_id]
                 run = evolve(before, event, recorded.at_ms)
                 self._account(before, event, recorded.at_ms)
-                self.runs[event.run_id] = replace(run, version=recorded.seq)
+                self._put(replace(run, version=recorded.seq))
+
+    def _put(self, run: Run) -> None:
+        self.runs[run.run_id] = run
+        if run.state is RunState.ACTIVE:
+            self.active.add(run.run_id)
+        else:
+            self.active.discard(run.run_id)
 
     def _declare(self, event: events.PolicyDeclared, recorded: events.Recorded) -> None:
         """Take a policy over; usage so far is settled by the old half-life.
@@ -145,7 +162,7 @@ class ClusterState:
                 self._charge(run.project, was, -held, recorded.at_ms)
                 self._charge(run.project, pool, held, recorded.at_ms)
                 attempts = (*run.attempts[:-1], replace(attempt, pool=pool))
-                self.runs[run.run_id] = replace(run, attempts=attempts, version=recorded.seq)
+                self._put(replace(run, attempts=attempts, version=recorded.seq))
 
     def _account(self, run: Run, event: events.RunEvent, at_ms: int) -> None:
         """Note devices taken and given back in the project's ledger, or taken along to another project."""
@@ -167,10 +184,12 @@ class ClusterState:
 
     def _arrive(self, event: events.ArrivalEvent, recorded: events.Recorded) -> None:
         run = replace(event.run, version=recorded.seq)
-        self.runs[run.run_id] = run
+        self._put(run)
         if isinstance(event, events.RunSubmitted):
             self.next_run_id = max(self.next_run_id, run.run_id + 1)
             noted = NotedKey(run_id=run.run_id, spec_hash=run.spec_hash, at_ms=recorded.at_ms)
+            if self.shares_keys:
+                self.keys, self.shares_keys = dict(self.keys), False
             self.keys[run.owner, run.idempotency_key] = noted
 
     def _join(self, event: events.MachineJoined) -> None:
@@ -182,10 +201,11 @@ class ClusterState:
         self.machines[event.machine.name] = event.machine
 
     def live_attempts(self) -> Iterator[tuple[Run, Attempt]]:
-        """Yield every attempt that has not ended, by run id."""
-        for run in self.runs.values():
+        """Yield every attempt that has not ended, by run id. Cost: active runs."""
+        for run_id in sorted(self.active):
+            run = self.runs[run_id]
             attempt = run.attempt
-            if run.state is RunState.ACTIVE and attempt is not None and attempt.live:
+            if attempt is not None and attempt.live:
                 yield run, attempt
 
     def member(self, key: MemberKey) -> tuple[Run, Attempt, Member] | None:
@@ -210,19 +230,25 @@ class ClusterState:
     def to_json(self) -> dict[str, Any]:
         """Return the snapshot that ``from_json`` reads."""
         return {
+            name: list(part) if isinstance(part, Iterator) else part for name, part in self.parts().items()
+        }
+
+    def parts(self) -> dict[str, Any]:
+        """Return the snapshot with an iterator for each list: a long queue need not be there twice at once."""
+        return {
             "format": STATE_FORMAT,
             "seq": self.seq,
             "epoch": self.epoch,
             "next_run_id": self.next_run_id,
-            "machines": [codec.encode(machine) for machine in self.machines.values()],
-            "nodes": [codec.encode(node) for node in self.nodes.values()],
-            "runs": [codec.encode(run) for run in self.runs.values()],
-            "keys": [[*key, codec.encode(noted)] for key, noted in self.keys.items()],
+            "machines": map(codec.encode, self.machines.values()),
+            "nodes": map(codec.encode, self.nodes.values()),
+            "runs": map(codec.encode, self.runs.values()),
+            "keys": ([*key, codec.encode(noted)] for key, noted in self.keys.items()),
             "policy": codec.encode(self.policy),
             "policy_digest": self.policy_digest,
-            "reservations": [codec.encode(item) for item in self.reservations.values()],
+            "reservations": map(codec.encode, self.reservations.values()),
             "next_reservation_id": self.next_reservation_id,
-            "usage": [[*key, codec.encode(used)] for key, used in self.usage.items()],
+            "usage": ([*key, codec.encode(used)] for key, used in self.usage.items()),
         }
 
     @classmethod
@@ -243,6 +269,7 @@ class ClusterState:
             machines={machine.name: machine for machine in machines},
             nodes={node.name: node for node in nodes},
             runs={run.run_id: run for run in runs},
+            active={run.run_id for run in runs if run.state is RunState.ACTIVE},
             keys={(owner, key): codec.decode(NotedKey, noted) for owner, key, noted in data["keys"]},
             policy=codec.decode(Policy, data.get("policy", {})),
             policy_digest=data.get("policy_digest", ""),

@@ -77,7 +77,10 @@ class Journal(Protocol):
         ...
 
     def save_snapshot(self, seq: int, snapshot: Mapping[str, Any]) -> None:
-        """Keep a state snapshot; the two newest are kept. May be called from another thread than ``append``."""
+        """Keep a state snapshot; the two newest are kept. May be called from another thread than ``append``.
+
+        In place of a list it may hold an iterator of the items: they are read once, one by one.
+        """
         ...
 
     def snapshots(self) -> Iterator[tuple[int, Mapping[str, Any]]]:

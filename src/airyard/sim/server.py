@@ -169,7 +169,7 @@ class SimServer:
     def _keep_snapshot(self) -> None:
         if self.control.events_since_snapshot >= SNAPSHOT_EVENTS:
             state = self.control.take_state_snapshot()
-            self.journal.save_snapshot(state.seq, state.to_json())
+            self.journal.save_snapshot(state.seq, state.parts())
             self._truth.replayed(state)
 
     # --- effects and facts

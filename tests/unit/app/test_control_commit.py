@@ -15,6 +15,7 @@ from airyard.core.cluster import Machine
 from airyard.core.decide import Decision, Submitted, decide
 from airyard.core.errors import Conflict, InvariantBroken, NotFound, Unavailable
 from airyard.core.events import MemberPreparing, MemberStarted
+from airyard.core.policy import Policy, PoolPolicy
 from airyard.core.run import RunState
 from core_yard import node, workload
 
@@ -124,3 +125,38 @@ def test_a_stale_server_is_refused_and_the_state_is_recovered() -> None:
     assert new.state.epoch == old.state.epoch + 1
     assert isinstance(old.commit([submit("2")]).answers[0], Conflict)
     assert sorted(new.state.runs) == [1]
+
+
+def test_a_copy_of_a_state_keeps_its_keys_while_either_goes_on() -> None:
+    control = opened()
+    control.commit([submit("1")])
+    kept = control.take_state_snapshot()
+    before = kept.to_json()
+    control.commit([submit("2")])
+    control.commit([submit("3")])
+    assert kept.to_json() == before
+    assert sorted(key for _, key in control.state.keys) == ["1", "2", "3"]
+
+
+def test_what_nothing_follows_from_leaves_the_state_itself() -> None:
+    control = opened()
+    before = control.state
+    control.commit([c.Tick(), c.CancelRun(run_id=99, by="ada")])
+    assert control.state is before
+
+
+def test_a_policy_that_moves_runs_to_another_pool_is_written_for_each_of_them() -> None:
+    disk = MemoryDisk()
+    control = opened(disk)
+    planning = Planning()
+    control.commit([submit("1")])
+    delta = control.delta_to_plan()
+    assert delta is not None
+    planning.absorb(delta, 5_000)
+    control.commit([c.CommitPlan(plan=planning.make(5_000))])
+    policy = Policy(pools=(PoolPolicy(name="big", accelerator="GPU_8xH100"),))
+    control.commit([c.DeclarePolicy(policy=policy, by="ada", source="api")])
+    attempt = control.state.runs[1].attempt
+    assert attempt is not None
+    assert attempt.pool == "big"
+    assert disk.runs[1].record["attempts"][0]["pool"] == "big"

@@ -36,7 +36,9 @@ _BY_RIGHT = {
 
 
 def commit_plan(state: ClusterState, command: CommitPlan, now_ms: int) -> Decision:
-    """Carry out what of the plan still holds; the rest stays queued and is planned again."""
+    """Carry out what of the plan still holds; the rest stays queued and is planned again. Cost: active runs."""
+    if not command.plan.starts and not command.plan.evictions:
+        return Decision()
     taken = {(node, device) for node, devices in state.bookings().items() for device in devices}
     ports = ports_in_use(state)
     events: list[Event] = []

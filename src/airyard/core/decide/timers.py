@@ -42,35 +42,40 @@ def tick(state: ClusterState, command: Tick, now_ms: int) -> Decision:
     events: list[Event] = []
     actions: list[Action] = []
     for run in state.runs.values():
-        draft = Draft(state=state, now_ms=now_ms, run=run)
+        over = None
         if run.state is RunState.QUEUED:
-            _queued(draft)
+            over = _overdue(run, now_ms)
+            if over is None and not run.attempts:
+                continue  # most of a long queue: nothing can be owed to it
+        draft = Draft(state=state, now_ms=now_ms, run=run)
+        if over is not None:
+            _time_out(draft, over)
         elif run.attempt is not None and run.attempt.live:
             _live(draft, run.attempt)
         _logs(draft)
         events.extend(draft.events)
         actions.extend(draft.actions)
-    oldest = min((noted.at_ms for noted in state.keys.values()), default=now_ms)
+    # Keys are in the order in which they were noted.
+    oldest = next((noted.at_ms for noted in state.keys.values()), now_ms)
     if oldest < now_ms - KEYS_KEPT_MS - KEYS_SWEEP_MS:
         events.append(KeysExpired(before_ms=now_ms - KEYS_KEPT_MS))
     events.extend(expired(state, now_ms))
     return Decision(events=tuple(events), actions=tuple(actions))
 
 
-def _queued(draft: Draft) -> None:
-    limits = draft.run.workload.timeouts
-    over = None
-    since_ms = _waiting_since_ms(draft.run)
-    if (
-        limits.queue_s is not None
-        and since_ms is not None
-        and draft.now_ms - since_ms >= limits.queue_s * 1000
-    ):
-        over = f"it waited longer than its queue limit of {limits.queue_s} s"
-    elif _total_passed(draft.run, draft.now_ms):
-        over = f"its total time limit of {limits.total_s} s passed while it waited"
-    if over is None:
-        return
+def _overdue(run: Run, now_ms: int) -> str | None:
+    """Return which limit a queued run has waited beyond, in words."""
+    limits = run.workload.timeouts
+    if limits.queue_s is not None:
+        since_ms = _waiting_since_ms(run)
+        if since_ms is not None and now_ms - since_ms >= limits.queue_s * 1000:
+            return f"it waited longer than its queue limit of {limits.queue_s} s"
+    if _total_passed(run, now_ms):
+        return f"its total time limit of {limits.total_s} s passed while it waited"
+    return None
+
+
+def _time_out(draft: Draft, over: str) -> None:
     failure = queue_failure(over, "raise timeouts.queue or timeouts.total, or `airyard explain ID` before")
     draft.emit(
         RunEnded(run_id=draft.run.run_id, outcome=Outcome.TIMED_OUT, cause=Cause.USER_LIMIT, failure=failure)
