@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, Table, Text
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """The newest migration that this version of Airyard knows."""
 
 metadata = MetaData()
@@ -73,3 +73,15 @@ nodes = Table(
     Column("name", Text, primary_key=True),
     Column("data", Text, nullable=False),
 )
+
+eta_samples = Table(
+    "eta_samples",
+    metadata,
+    Column("run_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("asked_ms", BigInteger, primary_key=True, autoincrement=False),
+    Column("p50_ms", BigInteger, nullable=False),
+    Column("p90_ms", BigInteger, nullable=False),
+    Column("position", BigInteger, nullable=False),
+    Column("started_ms", BigInteger),
+)
+Index("eta_samples_started", eta_samples.c.started_ms)

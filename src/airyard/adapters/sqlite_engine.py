@@ -27,8 +27,11 @@ _NEARLY_FULL_BYTES = 1024 * 1024
 _READERS = 16
 
 
-def write_engine(path: Path) -> Engine:
-    """Open the one connection that writes: every commit is on the disk when it returns."""
+def write_engine(path: Path, *, durable: bool = True) -> Engine:
+    """Open a connection that writes: every commit is on the disk when it returns.
+
+    Without ``durable`` a commit may be lost with the machine's power; nothing that others commit is at risk.
+    """
     engine = create_engine(
         f"sqlite:///{path}",
         poolclass=StaticPool,
@@ -37,7 +40,7 @@ def write_engine(path: Path) -> Engine:
     _on_connect(
         engine,
         "PRAGMA journal_mode=WAL",
-        "PRAGMA synchronous=FULL",
+        f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}",
         "PRAGMA foreign_keys=ON",
         f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}",
         f"PRAGMA journal_size_limit={_WAL_LIMIT_BYTES}",

@@ -12,23 +12,12 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from airyard.core.scheduling.eta import Eta
+from airyard.ports.estimate_store import Estimate
 
 MOST_OPEN = 5_000
 MOST_COMPARED = 1_000
 SOON_MS = 1_000
 """A run expected to start within this time is as good as started: its estimate proves nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """What was said of a run's start, the first time that somebody asked; ``started_ms`` None: it waits still."""
-
-    run_id: int
-    asked_ms: int
-    p50_ms: int
-    p90_ms: int
-    position: int
-    started_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
