@@ -124,7 +124,7 @@ class Evictions:
         if sliced or not running.acknowledges:
             return None
         slicing = self._book.slicing(running.pool, running.project)
-        if slicing is None:
+        if slicing is None or self._would_reclaim(running, want):
             return None
         due_ms = running.placed_ms + max(slicing.first_slice_ms - running.served_ms, SAFE_MS)
         if running.evicted_ms is not None:
@@ -144,6 +144,12 @@ class Evictions:
             return running.devices
         key = running.project, running.pool
         return self._book.shares.beyond(*key) - self._given_back.get(key, 0)
+
+    def _would_reclaim(self, running: Running, want: Waiting) -> bool:
+        """True when the attempt, sent away, could ask its devices back at once: it is guaranteed, the other is not."""
+        if running.project == want.project or self._beyond(running) > 0:
+            return False
+        return not self._book.shares.within_guarantee(want, running.pool)
 
     def _after(self, at_ms: int, rule: str) -> str | None:
         if at_ms <= self._now_ms:
@@ -222,7 +228,7 @@ class Evictions:
                 reclaims = any(victim.rule == RECLAIM for victim in costs[slot.view.name] or ())
                 if slot.view.name in touched or reclaims:
                     costs[slot.view.name] = self._cost(slot, want, choice, price)
-        self._spare(want, nodes, choice)
+        nodes = self._spare(slots, want, nodes, choice)
         nodes.sort(key=lambda slot: slot.key)
         return _sum(choice.victims), choice, nodes
 
@@ -256,19 +262,28 @@ class Evictions:
                 have -= count
         return tuple(victim for _, victim in chosen)
 
-    def _spare(self, want: Waiting, nodes: Sequence[Slot], choice: _Choice) -> None:
-        """Take back victims whose devices the chosen nodes do not need after all, the dearest first."""
+    def _spare(self, slots: Sequence[Slot], want: Waiting, nodes: list[Slot], choice: _Choice) -> list[Slot]:
+        """Take back victims without whom there is place enough all the same, the dearest first, and return the nodes.
+
+        One that leaves several nodes may do for what another was taken before it.
+        """
+        free = [slot for slot in slots if _without_evicting(slot) >= slot.takes(want.devices_per_node)]
+        touched = [slot for slot in slots if slot.view.name in choice.gained and slot not in free]
+
+        def enough(slot: Slot, gained: Mapping[str, int]) -> bool:
+            have = _without_evicting(slot) + gained.get(slot.view.name, 0)
+            return have >= slot.takes(want.devices_per_node)
+
         for victim in sorted(choice.victims, key=lambda one: one.price, reverse=True):
             without = _Choice(choice.slots)
             for other in choice.victims:
                 if other is not victim:
                     without.take(other)
-            if all(
-                _without_evicting(slot) + without.gained.get(slot.view.name, 0)
-                >= slot.takes(want.devices_per_node)
-                for slot in nodes
-            ):
+            if len(free) + sum(enough(slot, without.gained) for slot in touched) >= want.nodes:
                 choice.victims, choice.gained = without.victims, without.gained
+        kept = [slot for slot in nodes if enough(slot, choice.gained)]
+        rest = [slot for slot in (*free, *touched) if slot not in kept and enough(slot, choice.gained)]
+        return (kept + rest)[: want.nodes]
 
     def _still_borrows(self, victim: Victim, before: Iterable[Victim]) -> bool:
         """True unless the right is to reclaim and the victim's project would have given back enough already."""
