@@ -184,13 +184,19 @@ class Book:
             return (self.pool(pool).slicing or Slicing()) if declared.slicing else None
         return self.pool(pool).slicing
 
+    def sliced(self, want: Waiting, pool: str) -> bool:
+        """True when the run has had its first slice by the rules of a pool."""
+        if not want.acknowledges:
+            return False
+        slicing = self.slicing(pool, want.project)
+        return slicing is not None and want.served_ms >= slicing.first_slice_ms
+
     def group_of(self, want: Waiting) -> GroupKey:
         """Return the group of a waiting run."""
         return self._group_of(want)
 
     def _group_of(self, want: Waiting) -> GroupKey:
         shape = want.shape
-        slicing = self.slicing(self.primary(shape), want.project)
         declared = self.shares.projects.get(want.project)
         limits = declared.per_user if declared is not None else None
         limited = limits is not None and not (limits.running is None and limits.devices is None)
@@ -199,7 +205,7 @@ class Book:
             want.rank,
             want.project,
             want.owner if limited else "",
-            slicing is not None and want.acknowledges and want.served_ms >= slicing.first_slice_ms,
+            self.sliced(want, self.primary(shape)),
             want.avoid_nodes,
             bool(self.claims) and self._may_claim(want),
         )

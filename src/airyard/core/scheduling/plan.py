@@ -222,7 +222,7 @@ class GroupKey(NamedTuple):
     owner: str
     """Empty unless the project limits its users."""
     sliced: bool
-    """It has had its first slice where slices are cut."""
+    """It has had its first slice, by the rules of the pool that serves it first."""
     avoid_nodes: tuple[str, ...]
     claims: bool = False
     """Others were evicted for it: what they leave is its own before anybody of its class."""

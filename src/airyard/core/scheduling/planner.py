@@ -207,7 +207,7 @@ class _Cycle:
         if pools is None or key.project in self.book.spent or self.book.shares.limits(key.project):
             return False
         for pool in pools:
-            right = self.evictions.power(want, pool, sliced=key.sliced)
+            right = self.evictions.power(want, pool, sliced=self.book.sliced(want, pool))
             if right is not None and (like, key.rank, pool, right) not in self.powerless:
                 return False
         return True
@@ -378,14 +378,15 @@ class _Cycle:
                 evicted = any(running.evicted for running in leaving)
                 return (reasons.preempting if evicted else reasons.ending)(want, leaving)
         for pool, kinds in pools.items():
-            right = self.evictions.power(want, pool, sliced=key.sliced)
+            sliced = self.book.sliced(want, pool)
+            right = self.evictions.power(want, pool, sliced=sliced)
             power = self._like(key), key.rank, pool, right or ""
             if right is None or power in self.powerless:
                 continue
             found = None
             for avoided in dict.fromkeys((want.avoid_nodes, ())):
                 allowed = self._allowed_on(want, avoided)
-                found = found or self.evictions.choose(kinds, want, allowed, sliced=key.sliced)
+                found = found or self.evictions.choose(kinds, want, allowed, sliced=sliced)
             if found is None:
                 self.powerless.add(power)
                 continue
