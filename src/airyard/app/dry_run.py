@@ -1,4 +1,4 @@
-"""What would become of a workload if it were submitted now: the real rules on a copy of the state.
+"""What would become of a workload if it were submitted now: the rules of a submit, then the planner's word.
 
 Owns: the DryRunDoc. Pure; must not know: HTTP, threads.
 """
@@ -6,62 +6,65 @@ Owns: the DryRunDoc. Pure; must not know: HTTP, threads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
+from airyard.app.explain_views import counterfactual_document
+from airyard.app.explaining import Tried
+from airyard.app.views import eta_document
 from airyard.core.commands import SubmitRun
 from airyard.core.decide import Submitted, decide
 from airyard.core.events import Recorded
-from airyard.core.quota import paused
-from airyard.core.run import RunState
-from airyard.core.scheduling.book import Book
-from airyard.core.scheduling.listing import in_order
-from airyard.core.scheduling.planner import plan
-from airyard.core.scheduling.snapshot import take_snapshot, waiting_of
-from airyard.core.scheduling.waits import refusal_of
+from airyard.core.run import Run, RunState
 from airyard.core.state import ClusterState
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """The run that a submit would make, or the one that its key has made: then there is nothing to plan."""
+
+    run: Run
+    existing: bool
+
+    @property
+    def waits(self) -> bool:
+        """True when the planner would have to find a place for it."""
+        return not self.existing and self.run.state is RunState.QUEUED
+
+
+def admitted(state: ClusterState, command: SubmitRun, now_ms: int) -> Admitted:
+    """Decide on ``state``, which is used up. Raises: what the submit would raise."""
+    decision = decide(state, command, now_ms)
+    assert isinstance(decision.reply, Submitted)
+    for event in decision.events:
+        state.apply(Recorded(seq=state.seq + 1, at_ms=now_ms, epoch=state.epoch, event=event))
+    return Admitted(run=state.runs[decision.reply.run_id], existing=decision.reply.existing)
+
+
 def dry_run_document(
-    state: ClusterState,
     command: SubmitRun,
-    now_ms: int,
+    found: Admitted,
+    tried: Tried | None,
+    pools: dict[str, str],
     warnings: Sequence[str],
     *,
     environment_cached: bool | None,
 ) -> dict[str, Any]:
-    """Decide and plan on ``state``, which is used up. Raises: what the submit would raise. Cost: one plan.
+    """Say what would become of it. ``pools``: node → its pool.
 
     ``environment_cached``: whether the environment is built already; None when that cannot be known.
     """
-    decision = decide(state, command, now_ms)
-    assert isinstance(decision.reply, Submitted)
-    run_id = decision.reply.run_id
     compute, environment = command.workload.compute, command.workload.environment
-    for event in decision.events:
-        state.apply(Recorded(seq=state.seq + 1, at_ms=now_ms, epoch=state.epoch, event=event))
-    snapshot = replace(take_snapshot(state, now_ms), spent=paused(state, now_ms))
-    book = Book.of(snapshot, now_ms)
-    found = plan(book, now_ms)
-    start = next((each for each in found.starts if each.run_id == run_id), None)
-    run = state.runs[run_id]
-    waits = start is None and run.state is RunState.QUEUED
-    refusal = refusal_of(found, waiting_of(run), now_ms) if waits else None
-    pool = compute.pool or (
-        state.policy.pool_of(state.nodes[start.seats[0].node]) if start else compute.accelerator
-    )
-    if decision.reply.existing:
-        message = f"this idempotency key has made run {run_id} already; submitting returns that run"
-    elif start is not None:
-        message = "it would start now"
-    else:
-        message = refusal.message if refusal else "it would wait"
+    start = tried.start if tried is not None else None
+    seen = tried.glance if tried is not None else None
+    refusal = seen.refusal if seen is not None else None
+    nodes = [seat.node for seat in start.seats] if start is not None else []
     return {
         "would_start_now": start is not None,
-        "nodes": [seat.node for seat in start.seats] if start else [],
+        "nodes": nodes,
         "accelerator": compute.accelerator,
         "devices": compute.num_accelerators,
-        "pool": pool,
+        "pool": compute.pool or (pools[nodes[0]] if nodes else compute.accelerator),
         "environment": {
             "version": environment.version,
             "dependencies": len(environment.dependencies),
@@ -69,11 +72,24 @@ def dry_run_document(
         },
         "gpu_hours_at_limit": gpu_hours_at_limit(command),
         "reason": refusal.reason.value if refusal else None,
-        "message": message,
-        "position": in_order(book, now_ms).index(run_id) + 1 if refusal else None,
+        "message": _message(found, tried),
+        "position": seen.position if seen is not None else None,
+        "eta": eta_document(seen.eta if seen is not None else None),
+        "counterfactuals": [
+            counterfactual_document(one, None) for one in (tried.counterfactuals if tried else ())
+        ],
         "evidence": dict(refusal.evidence) if refusal else {},
         "warnings": list(warnings),
     }
+
+
+def _message(found: Admitted, tried: Tried | None) -> str:
+    if found.existing:
+        return f"this idempotency key has made run {found.run.run_id} already; submitting returns that run"
+    if tried is not None and tried.start is not None:
+        return "it would start now"
+    refusal = tried.glance.refusal if tried is not None else None
+    return refusal.message if refusal is not None else "it would wait"
 
 
 def gpu_hours_at_limit(command: SubmitRun) -> float | None:

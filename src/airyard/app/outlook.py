@@ -17,20 +17,30 @@ from airyard.core.scheduling.waits import refusal_of
 
 FRESH_MS = 30_000
 """Expected starts are found out again after this time, even when the plan is the same."""
+LONG_QUEUE = 2_000
+"""In a longer one the expected starts behind the first ``FRONT`` runs may be as old as ``STALE_MS``."""
+FRONT = 100
+STALE_MS = 20_000
 
 
 class Outlook:
     """The waiting runs of a book as it is now. Whoever changes the book makes a new one."""
 
-    def __init__(self, book: Book, plan: Plan | None, begun: Iterable[Begun]) -> None:
+    def __init__(
+        self, book: Book, plan: Plan | None, begun: Iterable[Begun], before: Outlook | None = None
+    ) -> None:
         self._book = book
         self._plan = plan
         self._begun = begun
         self._order: list[Place] | None = None
         self._positions: dict[int, int] = {}
-        self._etas: dict[int, Eta] = {}
-        self._asked: set[int] = set()
-        self._since_ms = 0
+        self._found: dict[int, tuple[int, Eta | None]] = {}
+        """Run → when its expected start was found out, and what it is; None when it is not in sight."""
+        known = {**before._older, **before._found} if before is not None else {}
+        self._older: dict[int, tuple[int, Eta | None]] = {
+            run_id: found for run_id, found in known.items() if run_id in book.queue.runs
+        }
+        """The same as of earlier plans."""
         self._explained: dict[int, Explanation] = {}
 
     def order(self, now_ms: int) -> Sequence[Place]:
@@ -59,21 +69,35 @@ class Outlook:
     def etas(self, now_ms: int, wanted: Iterable[int] | None = None) -> dict[int, Eta]:
         """Return the expected starts of the runs that are wanted, of all when None; those not in sight are missing.
 
-        Cost: as ``core.scheduling.eta.etas`` says; nothing for what was asked before.
+        Cost: as ``core.scheduling.eta.etas`` says; nothing for what was found out before.
         """
-        if now_ms - self._since_ms > FRESH_MS:
-            self._etas.clear()
-            self._asked.clear()
-            self._since_ms = now_ms
-        ids = set(self._book.queue.runs) if wanted is None else set(wanted) & self._book.queue.runs.keys()
-        if not ids <= self._asked:
-            self._etas.update(etas(self._book, now_ms, wanted=None if wanted is None else ids))
-            self._asked |= ids
-        return {run_id: self._etas[run_id] for run_id in ids if run_id in self._etas}
+        waiting = self._book.queue.runs.keys()
+        ids = set(waiting) if wanted is None else set(wanted) & waiting
+        missing = {run_id for run_id in ids if not self._knows(run_id, now_ms)}
+        if missing:
+            found = etas(self._book, now_ms, wanted=None if len(missing) == len(waiting) else missing)
+            self._found.update((run_id, (now_ms, found.get(run_id))) for run_id in missing)
+            # What was found on the way is as good.
+            self._found.update((run_id, (now_ms, eta)) for run_id, eta in found.items())
+        return self.known_etas(ids)
+
+    def _knows(self, run_id: int, now_ms: int) -> bool:
+        found = self._found.get(run_id)
+        if found is not None:
+            return now_ms - found[0] <= FRESH_MS
+        older = self._older.get(run_id)
+        if older is None or len(self._book.queue.runs) <= LONG_QUEUE or now_ms - older[0] > STALE_MS:
+            return False
+        position = self.position(run_id, now_ms)
+        if position is None or position <= FRONT:
+            return False
+        self._found[run_id] = older
+        return True
 
     def known_etas(self, wanted: Iterable[int]) -> dict[int, Eta]:
         """Return the expected starts that were found out already. Cost: nothing."""
-        return {run_id: self._etas[run_id] for run_id in wanted if run_id in self._etas}
+        found = {run_id: self._found.get(run_id) for run_id in wanted}
+        return {run_id: one[1] for run_id, one in found.items() if one is not None and one[1] is not None}
 
     def explain(self, run_id: int, now_ms: int) -> Explanation | None:
         """Explain a waiting run; None when it does not wait. Once a plan for each run; cost: dozens of plans."""

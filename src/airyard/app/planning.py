@@ -43,14 +43,15 @@ class Planning:
         self.begun: deque[Begun] = deque(maxlen=BEGUN_KEPT)
         """The newest starts that others waited through, newest first."""
         self.estimates = Estimates()
-        self._outlook: Outlook | None = None
+        self._outlook = Outlook(self.book, None, self.begun)
+        self._outlook_holds = True
         self._active: dict[int, Run] = {}
         self._waiting: dict[int, Run] = {}
         self._ends: list[tuple[int, int]] = []
 
     def absorb(self, delta: Delta, now_ms: int) -> None:
         """Take in what has changed."""
-        self._outlook = None
+        self._outlook_holds = False
         if delta.fresh:
             self.book = Book()
             self._active.clear()
@@ -122,6 +123,7 @@ class Planning:
 
     def learn(self, ended: Iterable[Run], now_ms: int) -> None:
         """Let the forecast learn from runs that have ended, oldest first, and tell the waiting ones like them."""
+        self._outlook_holds = False
         for run in ended:
             for run_id in self.forecast.observe(run):
                 self.book.put_waiting(waiting_of(self._waiting[run_id], self.forecast), now_ms)
@@ -136,13 +138,14 @@ class Planning:
             made = replace(made, wake_ms=next_ms if made.wake_ms is None else min(made.wake_ms, next_ms))
         self.plan = made
         self.begun.extendleft(begun_by(self.book, made))
-        self._outlook = None
+        self._outlook_holds = False
         return made
 
     def outlook(self) -> Outlook:
         """Return what the newest plan says of the waiting runs; kept until something changes."""
-        if self._outlook is None:
-            self._outlook = Outlook(self.book, self.plan, self.begun)
+        if not self._outlook_holds:
+            self._outlook = Outlook(self.book, self.plan, self.begun, self._outlook)
+            self._outlook_holds = True
         return self._outlook
 
     def etas(self, now_ms: int) -> dict[int, Eta]:

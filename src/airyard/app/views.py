@@ -29,6 +29,7 @@ from airyard.core.run import (
     Tracking,
     TrackingState,
 )
+from airyard.core.scheduling.eta import Eta
 from airyard.core.scheduling.plan import Refusal
 
 Document = dict[str, Any]
@@ -41,6 +42,10 @@ class Lights:
 
     refusals: Mapping[int, Refusal] = field(default_factory=dict)
     """By run id: why the newest plan did not place it."""
+    positions: Mapping[int, int | None] = field(default_factory=dict)
+    """By run id: its place in the queue from 1."""
+    etas: Mapping[int, Eta] = field(default_factory=dict)
+    """By run id: its expected start, where that is known."""
     progress: Mapping[MemberKey, tuple[str, str]] = field(default_factory=dict)
     """What a preparing member is at (phase, detail)."""
     tracking_url: Callable[[Tracking], str | None] = lambda tracking: None
@@ -93,7 +98,7 @@ def run_document(run: Run, lights: Lights = NO_LIGHTS) -> Document:
         "attempts": [_attempt_document(run, each, lights) for each in run.attempts],
         "max_retries": workload.max_retries,
         "retries_spent": run.retries_spent,
-        "pending": _pending(run, lights.refusals.get(run.run_id)),
+        "pending": _pending(run, lights),
         "failure": _failure(run.run_id, run.failure, _failed_attempt(run)),
         "tracking": _tracking(attempt.tracking, lights) if attempt else None,
         "code": workload.code.to_json() if workload.code else None,
@@ -119,9 +124,9 @@ def logs_complete(run: Run) -> bool:
     return all(member.logs is not None for attempt in run.attempts for member in attempt.members)
 
 
-def explanation(run: Run, refusal: Refusal | None, position: int | None = None) -> Document:
+def explanation(run: Run, lights: Lights = NO_LIGHTS) -> Document:
     """Return why a run is where it is."""
-    pending = _pending(run, refusal)
+    pending = _pending(run, lights)
     out: Document = {
         "run_id": run.run_id,
         "state": run.state.value,
@@ -136,7 +141,7 @@ def explanation(run: Run, refusal: Refusal | None, position: int | None = None) 
             "reason": pending["reason"],
             "message": pending["message"],
             "evidence": pending["evidence"],
-            "position": position,
+            "position": pending["position"],
             "fix": {"text": "`airyard queue` shows what is ahead of it", "command": "airyard queue"},
         }
     if run.state is RunState.ENDED:
@@ -165,10 +170,15 @@ def _duration_ms(run: Run) -> int | None:
     return max(0, end_ms - run.started_ms)
 
 
-def _pending(run: Run, refusal: Refusal | None) -> Document | None:
+def _pending(run: Run, lights: Lights) -> Document | None:
     if run.state is not RunState.QUEUED:
         return None
+    refusal, eta = lights.refusals.get(run.run_id), lights.etas.get(run.run_id)
     held = rfc3339(run.not_before_ms) if run.not_before_ms else None
+    place: Document = {
+        "eta": eta_document(eta),
+        "position": lights.positions.get(run.run_id),
+    }
     if refusal is None:
         return {
             "reason": "BACKOFF" if held else "NOT_YET",
@@ -177,13 +187,20 @@ def _pending(run: Run, refusal: Refusal | None) -> Document | None:
             else "the planner has not come to it yet",
             "evidence": {},
             "not_before": held,
+            **place,
         }
     return {
         "reason": refusal.reason.value,
         "message": refusal.message,
         "evidence": dict(refusal.evidence),
         "not_before": held if refusal.reason.value == "BACKOFF" else None,
+        **place,
     }
+
+
+def eta_document(eta: Eta | None) -> Document | None:
+    """Return an expected start."""
+    return {"p50": rfc3339(eta.p50_ms), "p90": rfc3339(eta.p90_ms)} if eta is not None else None
 
 
 def _failed_attempt(run: Run) -> int | None:

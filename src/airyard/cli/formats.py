@@ -90,6 +90,15 @@ def clock_time(text: str, zone: tzinfo | None = None) -> str:
     return parse_time(text).astimezone(zone).strftime("%H:%M:%S")
 
 
+def about(text: str, zone: tzinfo | None = None, now: datetime | None = None) -> str:
+    """Show an API time as precisely as something expected deserves: ``14:05``, ``Tue 14:05``, ``2026-12-24 14:05``."""
+    at = parse_time(text).astimezone(zone)
+    days = (at.date() - (now or datetime.now(UTC)).astimezone(zone).date()).days
+    if days == 0:
+        return f"{at:%H:%M}"
+    return f"{at:%a %H:%M}" if 0 < days < 7 else f"{at:%Y-%m-%d %H:%M}"
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[int] = ()) -> str:
     """Align rows under their heads, two spaces apart; columns in ``right`` are flush right. Colours count nothing."""
     cells = [[str(cell) for cell in row] for row in (head, *rows)]

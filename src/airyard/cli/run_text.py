@@ -105,11 +105,11 @@ def pending_text(run: Run, zone: tzinfo | None = None) -> str:
     if not pending:
         return ""
     text = str(pending.get("message") or pending.get("reason") or "")
-    eta = pending.get("eta") or (pending.get("evidence") or {}).get("eta")
+    eta = pending.get("eta")
     if pending.get("not_before"):
         text += f" (not before {formats.clock_time(pending['not_before'], zone)})"
     elif eta:
-        text += f" (expected about {formats.clock_time(eta, zone)})"
+        text += f" (expected about {formats.about(eta['p50'], zone)})"
     return text
 
 

@@ -6,14 +6,17 @@ Owns: the ways by which routes reach the context. Must not know: any single rout
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Path, Request
 from fastapi.concurrency import run_in_threadpool
 
+from airyard.app import explaining
 from airyard.app.control import Control
+from airyard.app.explaining import Glance
+from airyard.app.planning import Planning
 from airyard.app.run_lookup import find_run
 from airyard.app.views import Document, Lights, run_document
 from airyard.core.run import Run, RunState, Tracking
@@ -22,6 +25,8 @@ from airyard.server.context import Principal, ServerContext
 
 T = TypeVar("T")
 PREFIX = "/api/v1"
+PATIENCE_S = 0.3
+"""How long an answer waits for places and expected starts; it goes without them when the planner takes longer."""
 
 
 def _context(request: Request) -> ServerContext:
@@ -55,6 +60,11 @@ async def query(context: ServerContext, read: Callable[[Control], T]) -> T:
     return await settled(context.loop.query(read))
 
 
+async def inquire(context: ServerContext, read: Callable[[Planning], T]) -> T:
+    """Have the planner's side answer, on the newest state."""
+    return await settled(context.loop.inquire(read))
+
+
 async def run_of(context: ServerContext, caller: Principal, ref: str, *, sole: bool = False) -> Run:
     """Return the run that ``ref`` names, as of the last commit.
 
@@ -68,11 +78,27 @@ async def run_of(context: ServerContext, caller: Principal, ref: str, *, sole: b
     return await run_in_threadpool(find)
 
 
-async def lights_for(context: ServerContext, runs: list[Run]) -> Lights:
-    """Return what is known of the runs beside their records; the loop is asked only about queued ones."""
+async def glances(context: ServerContext, run_ids: list[int]) -> Mapping[int, Glance] | None:
+    """Look at waiting runs with their places and expected starts; None when the planner is busy for long."""
+    now_ms = context.clock.now_ms()
+    asked = context.loop.inquire(lambda planning: explaining.glance(planning, run_ids, now_ms))
+    try:
+        return await asyncio.wait_for(settled(asked), PATIENCE_S)
+    except TimeoutError:
+        return None
+
+
+async def lights_for(context: ServerContext, runs: list[Run], *, outlook: bool = False) -> Lights:
+    """Return what is known of the runs beside their records; only queued ones need asking.
+
+    ``outlook``: with their places and expected starts, as far as these are quickly known.
+    """
     queued = [run.run_id for run in runs if run.state is RunState.QUEUED]
+    seen = await glances(context, queued) if queued and outlook else None
     refusals: dict[int, Refusal] = {}
-    if queued:
+    if seen is not None:
+        refusals = {run_id: one.refusal for run_id, one in seen.items() if one.refusal is not None}
+    elif queued:
 
         def read(control: Control) -> dict[int, Refusal]:
             found = {run_id: control.refusal(run_id) for run_id in queued}
@@ -80,19 +106,23 @@ async def lights_for(context: ServerContext, runs: list[Run]) -> Lights:
 
         refusals = await query(context, read)
     return Lights(
-        refusals=refusals, progress=context.progress, tracking_url=lambda found: tracking_url(context, found)
+        refusals=refusals,
+        positions={run_id: one.position for run_id, one in (seen or {}).items()},
+        etas={run_id: one.eta for run_id, one in (seen or {}).items() if one.eta is not None},
+        progress=context.progress,
+        tracking_url=lambda found: tracking_url(context, found),
     )
 
 
-async def documents(context: ServerContext, runs: list[Run]) -> list[Document]:
-    """Return the RunDocs of runs, in order."""
-    lights = await lights_for(context, runs)
+async def documents(context: ServerContext, runs: list[Run], *, outlook: bool = False) -> list[Document]:
+    """Return the RunDocs of runs, in order; ``outlook`` as for ``lights_for``."""
+    lights = await lights_for(context, runs, outlook=outlook)
     return [run_document(run, lights) for run in runs]
 
 
-async def document(context: ServerContext, run: Run) -> Document:
+async def document(context: ServerContext, run: Run, *, outlook: bool = False) -> Document:
     """Return the RunDoc of one run."""
-    return (await documents(context, [run]))[0]
+    return (await documents(context, [run], outlook=outlook))[0]
 
 
 def tracking_url(context: ServerContext, tracking: Tracking) -> str | None:

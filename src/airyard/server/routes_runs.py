@@ -1,4 +1,4 @@
-"""Runs: list, look at, wait for, cancel, resume, remove, explain.
+"""Runs: list, look at, wait for, cancel, resume, remove.
 
 Owns: the wire side of these requests. Must not know: how runs are decided or stored.
 """
@@ -14,15 +14,13 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BeforeValidator
 
 from airyard.app.run_lookup import LIVE, run_from
-from airyard.app.views import Document, explanation
 from airyard.core.commands import CancelRun, RemoveRun, ResumeRun
 from airyard.core.errors import Conflict, Fix, NotFound, UserError
 from airyard.core.run import Run, RunState
 from airyard.ports.read_store import RunFilter
 from airyard.server import run_removal, sources
 from airyard.server.context import ServerContext
-from airyard.server.requests import PREFIX, Caller, Context, Ref, ask, document, documents, query, run_of
-from airyard.server.routes_yard import order_of_queue
+from airyard.server.requests import PREFIX, Caller, Context, Ref, ask, document, documents, run_of
 from airyard.server.wakeups import SAFETY_S, Wakeups
 from airyard.wire import native
 
@@ -85,7 +83,7 @@ async def list_runs(
     runs = found[:size]
     more = len(found) > size
     return {
-        "runs": await documents(context, runs),
+        "runs": await documents(context, runs, outlook=True),
         "next_before": runs[-1].run_id if more and runs else None,
     }
 
@@ -122,7 +120,7 @@ async def get_run(
     run = await run_of(context, caller, ref)
     if wait_version is not None and run.version <= wait_version:
         run = await _newer(context, run, wait_version, timeout_s)
-    return {"run": await document(context, run)}
+    return {"run": await document(context, run, outlook=True)}
 
 
 async def _newer(context: ServerContext, run: Run, version: int, timeout_s: float) -> Run:
@@ -225,13 +223,3 @@ async def delete_run(context: Context, caller: Caller, ref: Ref) -> dict[str, An
     await ask(context, RemoveRun(run_id=run.run_id, by=caller.name))
     removed = await run_in_threadpool(run_removal.remove_remains, context, run)
     return {"run_id": run.run_id, **removed}
-
-
-@router.get("/runs/{ref}/explain", responses={200: {"model": native.ExplainAnswer}})
-async def explain_run(context: Context, caller: Caller, ref: Ref) -> Document:
-    """Say why a run is where it is, with the evidence and what would help."""
-    run = await run_of(context, caller, ref)
-    refusal = await query(context, lambda control: control.refusal(run.run_id))
-    places = await order_of_queue(context) if refusal is not None else {}
-    place = places.get(run.run_id)
-    return explanation(run, refusal, None if place is None else place + 1)

@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.concurrency import run_in_threadpool
 
-from airyard.app.dry_run import dry_run_document
+from airyard.app import dry_run, explaining
 from airyard.app.run_lookup import run_from
 from airyard.core.commands import SubmitRun
 from airyard.core.errors import Conflict, Fix, UserError
@@ -21,7 +21,7 @@ from airyard.core.run import Run
 from airyard.core.workload import Workload, first_difference
 from airyard.server import sources
 from airyard.server.context import Principal, ServerContext
-from airyard.server.requests import PREFIX, Caller, Context, ask, document, query
+from airyard.server.requests import PREFIX, Caller, Context, ask, document, inquire, query
 from airyard.wire import native
 
 router = APIRouter(prefix=PREFIX, tags=["runs"])
@@ -49,19 +49,26 @@ async def submit_run(context: Context, caller: Caller, body: native.SubmitReques
         begin_ms=body.begin_at or 0,
     )
     if body.dry_run:
-        state = await query(context, lambda control: control.state.copy())
-        now_ms = context.clock.now_ms()
-        cached = await run_in_threadpool(context.has_environment, workload)
-        found = await run_in_threadpool(
-            dry_run_document, state, command, now_ms, warnings, environment_cached=cached
-        )
-        return {"dry_run": found}
+        return {"dry_run": await _dry_run(context, command, warnings)}
     try:
         reply = await ask(context, command)
     except Conflict as error:
         raise await run_in_threadpool(_named_conflict, context, workload, error) from error
     run = await run_in_threadpool(_committed, context, reply.run_id)
     return {"run": await document(context, run), "existing": reply.existing, "warnings": warnings}
+
+
+async def _dry_run(context: ServerContext, command: SubmitRun, warnings: Sequence[str]) -> dict[str, Any]:
+    """Admit the workload on a copy of the state, and have the planner try it."""
+    state = await query(context, lambda control: control.state.copy())
+    now_ms = context.clock.now_ms()
+    cached = await run_in_threadpool(context.has_environment, command.workload)
+    pools = {node.name: state.policy.pool_of(node) for node in state.nodes.values()}
+    found = await run_in_threadpool(dry_run.admitted, state, command, now_ms)
+    tried = None
+    if found.waits:
+        tried = await inquire(context, lambda planning: explaining.try_out(planning, found.run, now_ms))
+    return dry_run.dry_run_document(command, found, tried, pools, warnings, environment_cached=cached)
 
 
 def _committed(context: ServerContext, run_id: int) -> Run:

@@ -300,13 +300,36 @@ class PhaseDoc(Answer):
     duration_ms: int | None
 
 
+class EtaDoc(Answer):
+    """When something is expected: in the median case, and at the latest nine times in ten."""
+
+    p50: str
+    p90: str
+
+
+class CounterfactualDoc(Answer):
+    """A change that would let a run start; ``text`` goes on after "it would start".
+
+    ``at``: when it comes by itself. ``evicts``: who would have to leave first. ``command`` makes the change.
+    """
+
+    change: str
+    text: str
+    detail: dict[str, Any]
+    at: str | None
+    evicts: list[int]
+    command: str | None
+
+
 class PendingDoc(Answer):
-    """Why a queued run waits."""
+    """Why a queued run waits; ``eta`` and ``position`` where they are quickly known."""
 
     reason: str
     message: str
     evidence: dict[str, Any]
     not_before: str | None
+    eta: EtaDoc | None
+    position: int | None
 
 
 class FailureDoc(Answer):
@@ -479,6 +502,8 @@ class DryRunDoc(Answer):
     reason: str | None
     message: str
     position: int | None
+    eta: EtaDoc | None
+    counterfactuals: list[CounterfactualDoc]
     evidence: dict[str, Any]
     warnings: list[str]
 
@@ -505,18 +530,6 @@ class SourceAnswer(Answer):
     source_yaml: str | None
     git_diff: str | None
     workload: dict[str, Any]
-
-
-class ExplainAnswer(Answer):
-    """Why a run is where it is."""
-
-    run_id: int
-    state: str
-    reason: str | None
-    message: str
-    evidence: dict[str, Any]
-    position: int | None
-    fix: FixDoc | None
 
 
 class DeviceDoc(Answer):

@@ -1,4 +1,4 @@
-"""Runs over the native API: submit, look, list, wait, cancel, resume, remove, explain; every failure in wire form."""
+"""Runs over the native API: submit, look, list, wait, cancel, resume, remove; every failure in wire form."""
 
 from __future__ import annotations
 
@@ -374,28 +374,5 @@ def test_the_source_comes_back_as_sent(yard: Yard) -> None:
             assert found["source_yaml"] == text
             assert found["workload"]["command"] == "true"
             assert (await client.get("/runs/2/source")).json()["source_yaml"] is None
-
-    play(scene())
-
-
-def test_what_waits_is_explained(yard: Yard) -> None:
-    async def scene() -> None:
-        async with yard.client() as client:
-            for _ in range(4):
-                await submit(client)
-            await yard.placed(1)
-            await yard.placed(2)
-            while (found := (await client.get("/runs/4/explain")).json())["reason"] == "NOT_YET":
-                await asyncio.sleep(0.01)
-            native.ExplainAnswer.model_validate(found)
-            assert found["reason"] == "NO_FREE_NODES"
-            assert found["position"] == 2
-            assert found["evidence"]["holders"] == [1, 2]
-            assert (await client.get("/runs/1/explain")).json()["reason"] == "PREPARING"
-            waiting = (await client.get("/queue")).json()["runs"]
-            assert [(run["run_id"], run["position"]) for run in waiting] == [(3, 1), (4, 2)]
-            assert waiting[0]["pending"]["reason"] == "NO_FREE_NODES"
-            run = (await client.get("/runs/3")).json()["run"]
-            assert run["pending"]["reason"] == "NO_FREE_NODES"
 
     play(scene())

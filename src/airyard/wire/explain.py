@@ -1,0 +1,112 @@
+"""The answers of the native API about why runs wait or run, as pydantic models.
+
+Owns: shapes and types. Must not know: routes, the state. The answers are built by ``app.explain_views`` as plain
+dictionaries and checked against these by tests.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airyard.wire.native import Answer, CounterfactualDoc, EtaDoc, FixDoc, RunDoc
+
+
+class EstimatesDoc(Answer):
+    """How good expected starts have been: of ``count`` the parts that started before p50 and p90."""
+
+    count: int
+    before_p50: float
+    before_p90: float
+    median_error_ms: int
+
+
+class QueueAnswer(Answer):
+    """A page of the waiting runs, in the order in which they are considered, then those that are parked."""
+
+    runs: list[RunDoc]
+    waiting: int
+    next_offset: int | None
+    estimates: EstimatesDoc | None
+
+
+class AheadDoc(Answer):
+    """Runs that ask for the same pools and are considered first by one rule; the first of them named."""
+
+    rule: str
+    count: int
+    runs: list[int]
+    text: str
+
+
+class PredictedDoc(Answer):
+    """How long the run is predicted to last from here, and what that rests on."""
+
+    p50_ms: int
+    p90_ms: int
+    limit_ms: int | None
+    samples: int
+    source: str
+    text: str
+
+
+class PromiseDoc(Answer):
+    """Devices that are kept for the run from a time on."""
+
+    nodes: list[str]
+    devices_per_node: int
+    from_at: str
+
+
+class OvertakeDoc(Answer):
+    """That a later run started while an earlier one went on waiting, and by which rule."""
+
+    later: int
+    earlier: int
+    rule: str
+    at: str
+    text: str
+
+
+class OvertakesDoc(Answer):
+    """The newest of ``count``."""
+
+    count: int
+    runs: list[OvertakeDoc]
+
+
+class PreemptionDoc(Answer):
+    """Who may evict a live attempt, from when on, and what it would lose now (since ``since``)."""
+
+    classes: list[str]
+    owners: list[str]
+    younger: bool
+    from_at: str
+    younger_from_at: str | None
+    evicted_at: str | None
+    spared_until: str | None
+    lost_device_seconds: int
+    since: str
+    acknowledged: bool
+    ends: EtaDoc
+
+
+class ExplainAnswer(Answer):
+    """Why a run is where it is. What does not apply in its state is null or empty."""
+
+    run_id: int
+    state: str
+    reason: str | None
+    message: str
+    evidence: dict[str, Any]
+    position: int | None
+    waiting: int | None
+    ahead: list[AheadDoc]
+    eta: EtaDoc | None
+    predicted: PredictedDoc | None
+    promise: PromiseDoc | None
+    counterfactuals: list[CounterfactualDoc]
+    passed_by: OvertakesDoc | None
+    went_before: OvertakesDoc | None
+    preemption: PreemptionDoc | None
+    estimates: EstimatesDoc | None
+    fix: FixDoc | None
