@@ -24,6 +24,7 @@ from fastapi.responses import RedirectResponse
 
 import airyard
 from airyard.adapters.blob_files import FileBlobStore
+from airyard.adapters.estimates_sql import SqlEstimateStore
 from airyard.adapters.journal_sql import SqlJournal
 from airyard.adapters.local_engine import LocalEngine
 from airyard.adapters.log_files import FileLogStore
@@ -47,6 +48,7 @@ from airyard.server.config import Config
 from airyard.server.configured_policy import declare_configured, read_configured
 from airyard.server.context import Principal, ServerContext
 from airyard.server.effects import Effects
+from airyard.server.estimates import EstimateKeeper
 from airyard.server.housekeeping import Housekeeper
 from airyard.server.mlflow_policy import AttemptScope
 from airyard.server.premises import Premises
@@ -133,6 +135,9 @@ class Server:
             housekeeper = Housekeeper(context)
             housekeeper.start()
             parts.callback(housekeeper.stop)
+            keeper = EstimateKeeper(loop, reads, SqlEstimateStore(folder / "journal.db"), self._clock)
+            keeper.start()
+            parts.callback(keeper.stop)
             app = self._app(context, gatekeeper, tracking)
             self._serve(app, listener, url, started_ms)
             if not loop.query(_has_live_attempts).result(timeout=30):

@@ -78,12 +78,10 @@ async def run_of(context: ServerContext, caller: Principal, ref: str, *, sole: b
     return await run_in_threadpool(find)
 
 
-async def glances(context: ServerContext, run_ids: list[int]) -> Mapping[int, Glance] | None:
-    """Look at waiting runs with their places and expected starts; None when the planner is busy for long."""
-    now_ms = context.clock.now_ms()
-    asked = context.loop.inquire(lambda planning: explaining.glance(planning, run_ids, now_ms))
+async def quickly(context: ServerContext, read: Callable[[Planning], T]) -> T | None:
+    """Have the planner's side answer; None when it is busy for longer than ``PATIENCE_S``."""
     try:
-        return await asyncio.wait_for(settled(asked), PATIENCE_S)
+        return await asyncio.wait_for(inquire(context, read), PATIENCE_S)
     except TimeoutError:
         return None
 
@@ -94,7 +92,10 @@ async def lights_for(context: ServerContext, runs: list[Run], *, outlook: bool =
     ``outlook``: with their places and expected starts, as far as these are quickly known.
     """
     queued = [run.run_id for run in runs if run.state is RunState.QUEUED]
-    seen = await glances(context, queued) if queued and outlook else None
+    seen: Mapping[int, Glance] | None = None
+    if queued and outlook:
+        now_ms = context.clock.now_ms()
+        seen = await quickly(context, lambda planning: explaining.glance(planning, queued, now_ms))
     refusals: dict[int, Refusal] = {}
     if seen is not None:
         refusals = {run_id: one.refusal for run_id, one in seen.items() if one.refusal is not None}

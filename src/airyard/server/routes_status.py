@@ -17,9 +17,10 @@ from fastapi.concurrency import run_in_threadpool
 
 import airyard
 from airyard.app.control import Control
+from airyard.app.explain_views import figures_document
 from airyard.app.views import rfc3339
 from airyard.server.context import ServerContext
-from airyard.server.requests import PREFIX, Context, query
+from airyard.server.requests import PREFIX, Context, query, quickly
 
 router = APIRouter(prefix=PREFIX, tags=["server"])
 PROTOCOL = 1
@@ -50,7 +51,7 @@ async def identify(
 
 @router.get("/status")
 async def status(request: Request, context: Context) -> dict[str, Any]:
-    """Return version, addresses, disk use per kind, MLflow's state, containment, counts, the journal."""
+    """Return version, addresses, disk use per kind, MLflow's state, containment, counts, the journal, how good estimates are."""
 
     def read(control: Control) -> tuple[int, int]:
         return control.state.seq, control.state.epoch
@@ -58,6 +59,7 @@ async def status(request: Request, context: Context) -> dict[str, Any]:
     seq, epoch = await query(context, read)
     meter: DiskMeter = request.app.state.disk_meter
     slow = await run_in_threadpool(_slow_parts, context, meter)
+    figures = await quickly(context, lambda planning: planning.estimates.figures())
     return {
         "version": airyard.__version__,
         "pid": os.getpid(),
@@ -73,6 +75,7 @@ async def status(request: Request, context: Context) -> dict[str, Any]:
         "containment": dict(context.containment()),
         "engine": context.engine_name,
         "simulated": dict(context.simulate),
+        "estimates": figures_document(figures),
         **slow,
         "journal": {"seq": seq, "epoch": epoch, "bytes": slow["disk"]["journal"]},
     }
