@@ -28,7 +28,7 @@ STEP_MS = 10 * MINUTE_MS
 def waits_until_the_gang_starts(seed: int, order: PoolOrder, nodes: int, reservations: int) -> int:
     """Run the world until the gang, which asks for all of the pool, starts; return how long it waited, in ms.
 
-    It comes when the pool is full and others wait.
+    It comes when the pool is full and nobody waits: runs that were there before it would rightly go first.
     """
     chance = random.Random(seed)
     pool = PoolPolicy(
@@ -42,6 +42,8 @@ def waits_until_the_gang_starts(seed: int, order: PoolOrder, nodes: int, reserva
     begins_ms = NOW_MS + HOUR_MS
     while now_ms < begins_ms + 4 * (AGEING_MS + LONGEST_MS):
         if now_ms == begins_ms:
+            for run_id in list(book.queue.runs):
+                book.drop(run_id)
             book.put_waiting(_want(GANG, now_ms, 4, nodes, 24 * HOUR_MS), now_ms)
         for run_id in [run_id for run_id, end_ms in ends.items() if end_ms <= now_ms]:
             del ends[run_id]
