@@ -91,6 +91,14 @@ class ControlLoop:
         """Run ``read`` on the loop thread between batches; it must be quick and change nothing."""
         return self._put(read)
 
+    def peek(self, read: Callable[[Control], T]) -> T:
+        """Run ``read`` here and now on what the newest commit left; it changes nothing and takes ``state`` once.
+
+        Any thread, without waiting for a commit that is under way: a state that has been committed changes no more,
+        the next one takes its place.
+        """
+        return read(self._control)
+
     def inquire(self, read: Callable[[Planning], T]) -> Future[T]:
         """Run ``read`` on the planner's thread between plans; it must leave the book as it is.
 

@@ -56,8 +56,8 @@ async def ask(context: ServerContext, command: Any) -> Any:
 
 
 async def query(context: ServerContext, read: Callable[[Control], T]) -> T:
-    """Have the loop read its state."""
-    return await settled(context.loop.query(read))
+    """Read what the newest commit left; quick reads only, they keep every other request waiting."""
+    return context.loop.peek(read)
 
 
 async def inquire(context: ServerContext, read: Callable[[Planning], T]) -> T:

@@ -161,7 +161,7 @@ async def _orders_now(
         found = control.state.member(key)
         return (*found, control.state.nodes.get(found[2].node)) if found else None
 
-    found = await asyncio.wrap_future(context.loop.query(read))
+    found = context.loop.peek(read)
     if found is None or found[2].phase is MemberPhase.LOST:
         raise AttemptOver(f"attempt {key.attempt_key} is over")
     run, attempt, member, node = found

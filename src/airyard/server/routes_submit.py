@@ -54,7 +54,9 @@ async def submit_run(context: Context, caller: Caller, body: native.SubmitReques
         reply = await ask(context, command)
     except Conflict as error:
         raise await run_in_threadpool(_named_conflict, context, workload, error) from error
-    run = await run_in_threadpool(_committed, context, reply.run_id)
+    run = context.loop.peek(lambda control: control.state.runs.get(reply.run_id))
+    if run is None:
+        run = await run_in_threadpool(_ended, context, reply.run_id)
     return {"run": await document(context, run), "existing": reply.existing, "warnings": warnings}
 
 
@@ -71,7 +73,8 @@ async def _dry_run(context: ServerContext, command: SubmitRun, warnings: Sequenc
     return dry_run.dry_run_document(command, found, tried, pools, warnings, environment_cached=cached)
 
 
-def _committed(context: ServerContext, run_id: int) -> Run:
+def _ended(context: ServerContext, run_id: int) -> Run:
+    """Return a run that its key made earlier and that has left memory. Raises: Conflict when it was removed."""
     row = context.reads.run(run_id)
     if row is None:
         # Its key is remembered for a week, the run was removed meanwhile.
