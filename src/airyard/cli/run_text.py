@@ -101,15 +101,19 @@ def status_line(run: Run, *, zone: tzinfo | None = None) -> str:
 
 def pending_text(run: Run, zone: tzinfo | None = None) -> str:
     """Return why the run waits, with the expected start where the server gives one; empty when it does not."""
+    eta = (run.get("pending") or {}).get("eta")
+    text = reason_text(run, zone)
+    return f"{text} (expected about {formats.about(eta['p50'], zone)})" if eta else text
+
+
+def reason_text(run: Run, zone: tzinfo | None = None) -> str:
+    """Return why the run waits; empty when it does not."""
     pending = run.get("pending")
     if not pending:
         return ""
     text = str(pending.get("message") or pending.get("reason") or "")
-    eta = pending.get("eta")
     if pending.get("not_before"):
         text += f" (not before {formats.clock_time(pending['not_before'], zone)})"
-    elif eta:
-        text += f" (expected about {formats.about(eta['p50'], zone)})"
     return text
 
 

@@ -37,6 +37,8 @@ RETRY_WINDOW_S = 10.0
 Document = dict[str, Any]
 Documents = list[Document]
 Connect = Callable[[], Transport]
+QUEUE_PAGE = 1000
+"""So many waiting runs the server returns at a time."""
 
 
 def _say(line: str) -> None:
@@ -111,8 +113,18 @@ class Client:
         return self._get(requests.quota(project=project))
 
     def queue(self) -> Documents:
-        """Return the waiting runs in order, each with ``position`` and ``pending``."""
-        return _rows(self._get(requests.queue()), "runs")
+        """Return all waiting runs in order, each with ``position`` and ``pending``."""
+        return _rows(self.queue_page(limit=None), "runs")
+
+    def queue_page(self, *, limit: int | None = 100, offset: int = 0) -> Document:
+        """Return ``{runs, waiting, next_offset, estimates}``: the queue from ``offset`` on, ``limit`` None: all."""
+        runs: Documents = []
+        while True:
+            size = QUEUE_PAGE if limit is None else min(limit - len(runs), QUEUE_PAGE)
+            answer = self._get(requests.queue(limit=size, offset=offset + len(runs)))
+            runs += answer["runs"]
+            if answer["next_offset"] is None or not answer["runs"] or len(runs) == limit:
+                return {**answer, "runs": runs}
 
     def gc(self, *, dry_run: bool = False) -> Document:
         """Remove what retention no longer keeps; with ``dry_run`` only say it."""

@@ -201,9 +201,10 @@ def files(ref: str, *, path: str | None = None) -> Request:
     return Request(method="GET", path=_path("runs", ref, "files", query=[("path", path)]))
 
 
-def queue() -> Request:
-    """Read the queue in order, each run with its position and pending reason."""
-    return Request(method="GET", path=_path("queue"))
+def queue(*, limit: int | None = None, offset: int = 0) -> Request:
+    """Read a part of the queue in order, each run with its position and pending reason."""
+    query = [("limit", limit), ("offset", offset or None)]
+    return Request(method="GET", path=_path("queue", query=query))
 
 
 def nodes() -> Request:

@@ -51,7 +51,7 @@ async def identify(
 
 @router.get("/status")
 async def status(request: Request, context: Context) -> dict[str, Any]:
-    """Return version, addresses, disk use per kind, MLflow's state, containment, counts, the journal, how good estimates are."""
+    """Return version, addresses, disk use per kind, MLflow's state, containment, counts, journal, estimates' error."""
 
     def read(control: Control) -> tuple[int, int]:
         return control.state.seq, control.state.epoch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from airyard.cli import formats, run_text
+from airyard.cli import explain_text, formats, run_text
 from airyard.cli.app import App, key_values, verb
 
 STATES = ("queued", "active", "live", "ended", "all")
@@ -48,4 +48,8 @@ def command(
         return
     colour = app.console.colour_out
     rows = [run_text.row(run, colour=colour) for run in runs]
-    app.console.text(formats.table(run_text.LIST_HEAD, rows, right=(0,)))
+    head: tuple[str, ...] = run_text.LIST_HEAD
+    if any(run.get("pending") for run in runs):
+        head = (*head, "WAITS FOR")
+        rows = [[*row, explain_text.waits_for(run)] for row, run in zip(rows, runs, strict=True)]
+    app.console.text(formats.table(head, rows, right=(0,)))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from airyard.cli import formats, run_text, watching
+from airyard.cli import explain_text, formats, run_text, watching
 from airyard.cli.app import App, Verb, key_values, verb
 from airyard.cli.exit_codes import ExitCode
 from airyard.cli.moments import NOW, MomentType
@@ -206,6 +206,9 @@ def show_submitted(app: App, answer: dict[str, Any], *, watched: bool, propagate
     return watching.watch(app.client, app.console, run, propagate=propagate) if watched else ExitCode.SUCCESS
 
 
+_DRY_RUN_NAMES = {"eta": "expected"}
+
+
 def _show_dry_run(app: App, answer: dict[str, Any]) -> int:
     document = {**answer["dry_run"], "upload": answer.get("upload")}
     if app.as_json:
@@ -214,8 +217,13 @@ def _show_dry_run(app: App, answer: dict[str, Any]) -> int:
     upload = document.pop("upload")
     pairs: list[tuple[str, object]] = [("dry run", "ok, nothing was submitted")]
     for key, value in document.items():
+        if key == "counterfactuals":
+            texts = [explain_text.would_start(one) for one in value]
+            pairs += [("" if place else "would start", text) for place, text in enumerate(texts)]
+            continue
         plain = _environment_text(value) if key == "environment" else _plain(value)
-        pairs.append((key.replace("_", " "), plain))
+        plain = explain_text.starts(value) if key == "eta" else plain
+        pairs.append((_DRY_RUN_NAMES.get(key, key.replace("_", " ")), plain))
     if upload:
         need = (
             formats.size(upload["archive_bytes"]) if upload["needed"] else "nothing, the server has this code"

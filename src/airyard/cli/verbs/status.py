@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airyard.cli import formats
+from airyard.cli import explain_text, formats
 from airyard.cli.app import App, verb
 from airyard.cli.exit_codes import ExitCode
 from airyard.core.errors import Fix, Unavailable
@@ -45,6 +45,7 @@ def _pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
         ("engine", found.get("engine")),
         ("simulated", _named(simulated) if isinstance(simulated, dict) else simulated or None),
         ("runs", ", ".join(f"{count} {name}" for name, count in counts.items())),
+        ("estimates", explain_text.estimates(found.get("estimates"))),
         ("mlflow", " · ".join(str(mlflow[key]) for key in ("kind", "detail", "uri") if mlflow.get(key))),
         ("containment", containment_text(cage)),
         (

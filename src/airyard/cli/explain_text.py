@@ -1,0 +1,155 @@
+"""Why a run waits or runs, in words: the page of ``explain``, what ``queue`` and ``list`` say of starts, dry runs.
+
+Owns: how an ExplainDoc (docs/internals.md, "Explanations") reads. Pure. Must not know: the network, terminals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, tzinfo
+from typing import Any
+
+from airyard.cli import formats
+from airyard.cli.formats import about, duration, plural
+
+Found = Mapping[str, Any]
+Pair = tuple[str, object]
+
+
+def page(found: Found, zone: tzinfo | None = None, now: datetime | None = None) -> str:
+    """Return everything ``explain`` shows."""
+    pairs = [*_waiting(found, zone, now), *_running(found, zone, now), *_both(found, zone)]
+    evidence = found.get("evidence") or {}
+    pairs += _facts(evidence, {found.get("reason"), found.get("message")})
+    pairs.append(("estimates", estimates(found.get("estimates"))))
+    pairs.append(("next", _next(found)))
+    return f"{heading(found)}\n\n{formats.fields(pairs)}".rstrip()
+
+
+def heading(found: Found) -> str:
+    """``Run 812 is waiting (NO_FREE_NODES): it asks 2 nodes; 1 of 4 has 8 free now.``"""
+    state, message = found.get("state"), str(found.get("message") or "").rstrip(".")
+    what = {"QUEUED": "is waiting", "ACTIVE": "is active", "ENDED": "has ended"}.get(str(state), str(state))
+    return f"Run {found.get('run_id')} {what} ({found.get('reason')}): {message}."
+
+
+def starts(eta: Found | None, zone: tzinfo | None = None, now: datetime | None = None) -> str:
+    """``about 14:05, by 16:30``: when it starts, and at the latest nine times in ten; empty when nobody knows."""
+    if not eta:
+        return ""
+    first, last = about(eta["p50"], zone, now), about(eta["p90"], zone, now)
+    return f"about {first}" if first == last else f"about {first}, by {last}"
+
+
+def estimates(found: Found | None) -> str:
+    """Say how good expected starts have been."""
+    if not found:
+        return ""
+    return (
+        f"of {found['count']} expected starts {found['before_p50']:.0%} came before the first time, "
+        f"{found['before_p90']:.0%} before the second; median error {duration(found['median_error_ms'])}"
+    )
+
+
+def waits_for(run: Found, zone: tzinfo | None = None, now: datetime | None = None) -> str:
+    """Say in a few words why a run of a list waits, and until when; empty for one that does not."""
+    pending = run.get("pending")
+    if not pending:
+        return ""
+    when = starts(pending.get("eta"), zone, now)
+    return f"{pending.get('reason')}, {when}" if when else str(pending.get("reason"))
+
+
+def would_start(one: Found, zone: tzinfo | None = None, now: datetime | None = None) -> str:
+    """``when run 71 ends, about 14:00``; with the command that makes the change, where there is one."""
+    text = str(one["text"])
+    if one.get("at"):
+        text += f", about {about(one['at'], zone, now)}"
+    return f"{text}: `{one['command']}`" if one.get("command") else text
+
+
+def _waiting(found: Found, zone: tzinfo | None, now: datetime | None) -> Iterator[Pair]:
+    if found.get("state") != "QUEUED":
+        return
+    if found.get("position"):
+        yield "position", f"{found['position']} of {found.get('waiting')}"
+    ahead = found.get("ahead") or []
+    yield "ahead", "; ".join(f"{one['count']} {one['text']} ({_ids(one)})" for one in ahead)
+    yield "expected", starts(found.get("eta"), zone, now)
+    promise = found.get("promise")
+    if promise:
+        nodes = ", ".join(promise["nodes"][:8]) + (" ..." if len(promise["nodes"]) > 8 else "")
+        devices = plural(promise["devices_per_node"], "device")
+        yield "promised", f"{devices} on {nodes} from about {about(promise['from_at'], zone, now)}"
+    yield "lasts", _lasts(found.get("predicted"))
+    for place, one in enumerate(found.get("counterfactuals") or []):
+        yield "" if place else "would start", would_start(one, zone, now)
+
+
+def _ids(one: Found) -> str:
+    more = one["count"] - len(one["runs"])
+    return ", ".join(map(str, one["runs"])) + (f" and {more} more" if more > 0 else "")
+
+
+def _lasts(predicted: Found | None) -> str:
+    if not predicted:
+        return ""
+    p50, p90 = duration(predicted["p50_ms"]), duration(predicted["p90_ms"])
+    span = p50 if p50 == p90 else f"{p50}, {p90} nine times in ten"
+    known = f"{predicted['samples']} " if predicted.get("samples") else ""
+    return f"about {span} (from {known}{predicted['text']})"
+
+
+def _running(found: Found, zone: tzinfo | None, now: datetime | None) -> Iterator[Pair]:
+    told = found.get("preemption")
+    if not told:
+        return
+    yield "ends", starts(told.get("ends"), zone, now)
+    yield "may evict it", "; ".join(_evictors(told, zone, now)) or "nobody"
+    if told.get("evicted_at"):
+        until = told.get("spared_until")
+        spared = f", spared until {about(until, zone, now)} while there is another choice" if until else ""
+        yield "evicted last", about(told["evicted_at"], zone, now) + spared
+    since = "its last checkpoint" if told.get("acknowledged") else "it started; it has saved no checkpoint"
+    yield "would lose", f"{duration(told['lost_device_seconds'] * 1000)} of device time since {since}"
+
+
+def _evictors(told: Found, zone: tzinfo | None, now: datetime | None) -> Iterator[str]:
+    from_at = about(told["from_at"], zone, now)
+    if told["classes"]:
+        yield f"{' and '.join(told['classes'])} runs, from {from_at}"
+    if told["owners"]:
+        yield f"runs within the guarantee of {', '.join(told['owners'])}, of which it borrows, from {from_at}"
+    if told["younger"]:
+        yield f"runs that have not had their first slice, from {about(told['younger_from_at'], zone, now)}"
+
+
+def _both(found: Found, zone: tzinfo | None) -> Iterator[Pair]:
+    """Yield who went before whom although it was queued later."""
+    for name, key in (("went first", "passed_by"), ("went before", "went_before")):
+        told = found.get(key) or {}
+        shown: Sequence[Found] = told.get("runs") or []
+        for place, one in enumerate(shown):
+            yield "" if place else name, f"{one['text']} ({formats.clock_time(one['at'], zone)})"
+        if told.get("count", 0) > len(shown):
+            yield "", f"and {told['count'] - len(shown)} more"
+
+
+def _facts(evidence: Mapping[str, Any], said: set[object]) -> Iterator[Pair]:
+    """Yield the evidence that says something new."""
+    for key, value in evidence.items():
+        if key != "next_step" and value is not None and (isinstance(value, list | dict) or value not in said):
+            yield str(key).replace("_", " "), _value(value)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_value, value)) or "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_value(item)}" for key, item in value.items())
+    return str(value)
+
+
+def _next(found: Found) -> object:
+    fix = found.get("fix")
+    return fix.get("text") if isinstance(fix, dict) else fix
