@@ -12,10 +12,10 @@ import math
 from airyard.core.policy import PoolOrder
 from airyard.core.scheduling.plan import Waiting
 
-AGEING_FACTOR = 4.0
+AGEING_FACTOR = 8.0
 """A run goes ahead of those that were queued later by less than this many times the difference of their durations."""
 
-OPENING_MS = 2 * 86_400_000
+OPENING_MS = 4 * 86_400_000
 """By so much later a run of part of a node is looked at again when it would have to open a whole free node.
 
 A whole node that is opened for one device is lost to gangs until its last small run has ended; with this handicap a

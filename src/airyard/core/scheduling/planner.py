@@ -282,7 +282,8 @@ class _Cycle:
 
     def _start(self, want: Waiting, pool: str, kinds: Sequence[Kind], *, opening: bool) -> bool:
         allowed = lambda slot: self._free_for(slot, want)  # noqa: E731  # short, and used once
-        slots = choose(self.book.nodes, kinds, want, allowed, opening=opening)
+        likely_ms = self.now_ms + want.bound_ms
+        slots = choose(self.book.nodes, kinds, want, allowed, until_ms=likely_ms, opening=opening)
         if slots is None:
             return False
         until_ms = self.now_ms + min(want.expected_ms, want.bound_ms)

@@ -6,6 +6,7 @@ Owns: which nodes a gang gets. Must not know: queue, shares, why a node is allow
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 from airyard.core.scheduling.nodes import Kind, NodeIndex, Slot
 from airyard.core.scheduling.plan import Waiting
@@ -13,13 +14,27 @@ from airyard.core.scheduling.plan import Waiting
 Allowed = Callable[[Slot], bool]
 
 
+LOOKED_AT = 64
+"""So many nodes in use are compared for a run of part of one, those with the fewest free devices first."""
+
+DELAY_STEP_MS = 3_600_000
+"""Delays that differ by less than this are alike: expected ends are no better known."""
+
+
 def choose(
-    index: NodeIndex, kinds: Sequence[Kind], want: Waiting, allowed: Allowed, *, opening: bool = True
+    index: NodeIndex,
+    kinds: Sequence[Kind],
+    want: Waiting,
+    allowed: Allowed,
+    *,
+    until_ms: int,
+    opening: bool = True,
 ) -> list[Slot] | None:
     """Return a node for each member in rank order, or None when the gang does not fit these kinds now.
 
-    A part-node gang goes where the fewest devices are free, and among such nodes into the fabric with the fewest
-    whole free nodes. A gang of several nodes goes inside one fabric when one can hold it, the fullest that can;
+    A run of part of one node goes to the smallest kind, and there to the node in use that becomes free as a whole no
+    later for it, as far as ends are expected (its own at ``until_ms``); then where the fewest devices are free; then
+    into the fabric with the fewest whole free nodes. A gang of several nodes goes inside one fabric when one can hold it, the fullest that can;
     else over the fewest fabrics, unless it must not. Nodes to avoid are taken when nothing else serves. Without
     ``opening`` a run of part of a node keeps to nodes that are in use already.
     """
@@ -32,11 +47,15 @@ def choose(
         allowed = lambda slot: not opens(slot, want) and anywhere(slot)  # noqa: E731  # short, and used below
     if want.avoid_nodes:
         found = _choose(
-            index, kinds, want, lambda slot: slot.view.name not in want.avoid_nodes and allowed(slot)
+            index,
+            kinds,
+            want,
+            lambda slot: slot.view.name not in want.avoid_nodes and allowed(slot),
+            until_ms,
         )
         if found is not None:
             return found
-    return _choose(index, kinds, want, allowed)
+    return _choose(index, kinds, want, allowed, until_ms)
 
 
 def opens(slot: Slot, want: Waiting) -> bool:
@@ -44,12 +63,33 @@ def opens(slot: Slot, want: Waiting) -> bool:
     return slot.ready == slot.kind.total > want.devices_per_node
 
 
-def _choose(index: NodeIndex, kinds: Sequence[Kind], want: Waiting, allowed: Allowed) -> list[Slot] | None:
+def _choose(
+    index: NodeIndex, kinds: Sequence[Kind], want: Waiting, allowed: Allowed, until_ms: int
+) -> list[Slot] | None:
     if want.nodes == 1:
-        one = next((slot for slot in packed(index, kinds, want.devices_per_node) if allowed(slot)), None)
-        return None if one is None else [one]
+        for kind in kinds:
+            one = _one(index, kind, want, allowed, until_ms)
+            if one is not None:
+                return [one]
+        return None
     ready = [slot for slot in packed(index, kinds, want.devices_per_node) if allowed(slot)]
     return gang(ready, want.nodes, same_fabric=want.same_fabric)
+
+
+def _one(index: NodeIndex, kind: Kind, want: Waiting, allowed: Allowed, until_ms: int) -> Slot | None:
+    """Return the node of a kind on which the run keeps the fewest devices from gangs for the shortest time."""
+    best: tuple[int, int] | None = None
+    found: Slot | None = None
+    able = (slot for slot in packed(index, (kind,), want.devices_per_node) if allowed(slot))
+    for number, slot in enumerate(islice(able, LOOKED_AT)):
+        if slot.ready == kind.total:
+            return found or slot  # nodes free as a whole come last
+        delay = max(until_ms - slot.available()[len(slot.view.devices)], 0) // DELAY_STEP_MS
+        if best is None or (delay, number) < best:
+            best, found = (delay, number), slot
+        if not delay:
+            break
+    return found
 
 
 def packed(index: NodeIndex, kinds: Sequence[Kind], count: int) -> Iterator[Slot]:
