@@ -154,7 +154,7 @@ class BookMachine(RuleBasedStateMachine):
 
     @invariant()
     def it_equals_its_rebuild(self) -> None:
-        assert drift(self.book, self._rebuilt()) == []
+        assert drift(self.book, self._rebuilt(), self.now_ms) == []
 
     def _rebuilt(self) -> Book:
         snapshot = Snapshot(

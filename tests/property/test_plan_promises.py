@@ -39,7 +39,7 @@ def test_planning_leaves_the_book_as_it_was_and_comes_to_the_same_again(seed: in
     snapshot = snapshot_of(seed)
     book = Book.of(snapshot, NOW_MS)
     made = plan(book, NOW_MS)
-    assert drift(book, Book.of(snapshot, NOW_MS)) == []
+    assert drift(book, Book.of(snapshot, NOW_MS), NOW_MS) == []
     assert plan(book, NOW_MS) == made
 
 

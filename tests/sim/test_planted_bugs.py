@@ -19,7 +19,7 @@ from airyard.core import evolve
 from airyard.core.commands import ReportKind
 from airyard.core.decide import gang, judge, members, placing, timers
 from airyard.core.run import MemberPhase
-from airyard.core.scheduling import planner
+from airyard.core.scheduling import nodes, planner
 from airyard.core.state import ClusterState
 from airyard.node import machine
 from airyard.sim.chance import Fault
@@ -141,6 +141,15 @@ def a_held_run_may_start() -> Any:
     )
 
 
+def a_plan_gives_devices_twice() -> Any:
+    """The commit would refuse the second start; nothing but the check of the plan sees it."""
+    return patch.object(nodes.NodeIndex, "take", lambda self, slot, count, until_ms: slot.free[:count])
+
+
+def who_leaves_keeps_its_seats_in_the_book() -> Any:
+    return patch.object(nodes.NodeIndex, "unseat", lambda self, running: None)
+
+
 @contextmanager
 def both(*patches: Any) -> Iterator[None]:
     with ExitStack() as stack:
@@ -163,6 +172,8 @@ PLANTS = [
     reserved_nodes_are_given_away,
     runners_are_not_told_of_a_new_limit,
     a_held_run_may_start,
+    a_plan_gives_devices_twice,
+    who_leaves_keeps_its_seats_in_the_book,
 ]
 
 

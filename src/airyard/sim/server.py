@@ -31,6 +31,10 @@ from airyard.core.decide import Acknowledged, Cancelled, Reply
 from airyard.core.errors import AiryardError, InvariantBroken, NotFound
 from airyard.core.ids import MemberKey
 from airyard.core.run import MemberPhase, Run
+from airyard.core.scheduling.book import Book
+from airyard.core.scheduling.invariants import drift, violations
+from airyard.core.scheduling.plan import Plan
+from airyard.core.scheduling.snapshot import take_snapshot
 from airyard.core.workload import DEFAULT_ENVIRONMENT_VERSION
 from airyard.sim.journal import ServerDied, SimJournal
 from airyard.sim.link import Link
@@ -44,6 +48,8 @@ from airyard.sim.truth import Truth
 BATCH_LIMIT = 256
 TICK_MS = 1000
 SNAPSHOT_EVENTS = 120
+REBUILD_EVERY = 5
+"""The planner's book is compared with one made from the whole state every so many plans."""
 RENEW_MS = 1000
 Then = Callable[[Reply | AiryardError], None]
 DESK = OrderDesk(
@@ -85,6 +91,7 @@ class SimServer:
         self._inbox: list[tuple[Command, Then | None]] = []
         self._draining = False
         self._planning = False
+        self._plans = 0
         self._renewing = False
         self._parked: list[_Parked] = []
         self._offsets_ns: dict[MemberKey, int] = {}
@@ -164,7 +171,18 @@ class SimServer:
         now_ms = self._setting.time.now_ms()
         self._planner.absorb(delta, now_ms)
         plan = self._planner.make(now_ms)
+        self._check(plan, now_ms)
         self._later(self._setting.chance.between(0, 40), lambda: self.submit(CommitPlan(plan=plan)))
+
+    def _check(self, plan: Plan, now_ms: int) -> None:
+        """Raise Broken when a plan breaks a promise, or its book is not what the state makes of it any more."""
+        problems = violations(self._planner.book, plan, now_ms)
+        self._plans += 1
+        if self._plans % REBUILD_EVERY == 0:
+            snapshot = take_snapshot(self.control.state, now_ms, self._planner.forecast)
+            problems += drift(self._planner.book, Book.of(snapshot, now_ms), now_ms)
+        if problems:
+            raise Broken("; ".join(problems))
 
     def _keep_snapshot(self) -> None:
         if self.control.events_since_snapshot >= SNAPSHOT_EVENTS:

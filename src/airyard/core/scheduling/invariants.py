@@ -31,15 +31,20 @@ def violations(book: Book, plan: Plan, now_ms: int) -> list[str]:
     ]
 
 
-def drift(book: Book, rebuilt: Book) -> list[str]:
+def drift(book: Book, rebuilt: Book, now_ms: int) -> list[str]:
     """Return what a book that took in changes one by one has otherwise than one made from the whole state.
 
-    When attempts are expected to end is left out: it is reckoned anew as time passes.
+    How long runs are expected to last is left out: it is reckoned anew as time passes.
     """
     for run_id, running in list(rebuilt.running.items()):
         kept = book.running.get(run_id)
         if kept is not None:
             rebuilt.put_running(replace(running, end_ms=kept.end_ms, late_end_ms=kept.late_end_ms))
+    for run_id, want in list(rebuilt.queue.runs.items()):
+        known = book.queue.runs.get(run_id)
+        if known is not None:
+            expected = replace(want, expected_ms=known.expected_ms, likely_ms=known.likely_ms)
+            rebuilt.put_waiting(expected, now_ms)
     ours, theirs = book.picture(), rebuilt.picture()
     return [f"{part}: {_difference(ours[part], theirs[part])}" for part in ours if ours[part] != theirs[part]]
 
