@@ -48,6 +48,11 @@ class FutureNode:
         self.promises: list[Promise] = []
         self.ahead: list[int] = []
 
+    @property
+    def whole(self) -> bool:
+        """True when nobody has any device of it."""
+        return self.ready == self.zone.kind.total
+
     def available_ms(self, count: int) -> int:
         """Return when ``count`` devices are free beside what is promised: 0 for now, FAR_MS for never."""
         wanted = self.share_of(count) + self.held
@@ -250,10 +255,10 @@ def ready_for(
     for zone in zones:
         for row in zone.free[count:]:
             for node in row:
-                if opening or node.ready < node.size or node.size == count:
+                if opening or not node.whole or zone.kind.total == count:
                     yield node
     if beside:
         for zone in zones:
             for node in islice((node for row in zone.kept[count:] for node in row), SCAN):
-                if (opening or node.ready < node.size or node.size == count) and node.allows(count, until_ms):
+                if (opening or not node.whole or zone.kind.total == count) and node.allows(count, until_ms):
                     yield node
