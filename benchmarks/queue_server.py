@@ -2,10 +2,12 @@
 
 Owns: the stopwatches: one line a call in ``<home>/stopwatch.txt``. Must not know: what is measured with them.
 A line is ``what begun_s wall_ms cpu_ms``, ``begun_s`` on the machine's monotonic clock, ``cpu_ms`` of that thread.
+Pauses for the collection of garbage, which stop every thread, have a line each, too: ``gc0`` to ``gc2``.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -40,8 +42,24 @@ def watch(owner: type, name: str, what: str, out: TextIO) -> None:
     setattr(owner, name, timed)
 
 
+def watch_pauses(out: TextIO) -> None:
+    """Say how long each collection of garbage took."""
+    begun: list[tuple[float, float]] = []
+
+    def on_pause(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            begun.append((time.monotonic(), time.thread_time()))
+        elif begun:
+            begun_s, cpu_s = begun.pop()
+            wall_ms, cpu_ms = (time.monotonic() - begun_s) * 1000, (time.thread_time() - cpu_s) * 1000
+            out.write(f"gc{info['generation']} {begun_s:.3f} {wall_ms:.3f} {cpu_ms:.3f}\n")
+
+    gc.callbacks.append(on_pause)
+
+
 if __name__ == "__main__":
     with open(Path(os.environ["AIRYARD_HOME"]) / STOPWATCH_FILE, "w", buffering=1) as file:
         for watched in WATCHED:
             watch(*watched, file)
+        watch_pauses(file)
         sys.exit(main())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import getpass
 import os
 import signal
@@ -139,6 +140,8 @@ class Server:
             keeper.start()
             parts.callback(keeper.stop)
             app = self._app(context, gatekeeper, tracking)
+            # What is here stays: no collection of garbage needs to look at it again.
+            gc.freeze()
             self._serve(app, listener, url, started_ms)
             if not loop.query(_has_live_attempts).result(timeout=30):
                 # Nobody is left to watch over: the agent goes, too.
