@@ -23,9 +23,10 @@ from airyard.core.scheduling.forward import Forward
 from airyard.core.scheduling.places import all_places
 from airyard.core.scheduling.rehearsal import Rehearsal
 
-MOST_PLANS = 200
-PLANS_WEIGHT = 100_000
-"""With so many waiting runs and nodes one plan is made; with fewer, more of them in proportion."""
+MOST_PLANS = 100
+FEWEST_PLANS = 4
+PLANS_WEIGHT = 20_000
+"""The more waiting runs and nodes, the fewer plans are made at first: in all they are to cost about as much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ def etas(
     ids = None if wanted is None else frozenset(wanted)
     waiting = frozenset(book.queue.runs)
     if plans is None:
-        plans = min(MOST_PLANS, 4 + PLANS_WEIGHT // (1 + len(waiting) + 5 * len(book.nodes.slots)))
+        plans = min(MOST_PLANS, FEWEST_PLANS + PLANS_WEIGHT // (1 + len(waiting) + 5 * len(book.nodes.slots)))
     median = _starts(book, now_ms, ids, plans, late=False)
     late = _starts(book, now_ms, ids, plans, late=True)
     return {

@@ -21,6 +21,9 @@ from airyard.core.scheduling.order import OPENING_MS
 from airyard.core.scheduling.places import Place
 from airyard.core.scheduling.plan import Shape, Waiting
 
+GRAIN = 500
+"""What happens within such a part of the time that has gone by is taken to happen at once, at the last of it."""
+
 MOST_FAILED = 16
 """So many blocked runs are tried for a promise at one event."""
 
@@ -151,10 +154,12 @@ class Forward:
         self._left = left if left is not None else set()
         self._cycle(now_ms)
         while events and (left is None or left):
-            now_ms = max(events[0][0], now_ms)
+            until_ms = max(events[0][0], now_ms)
+            until_ms += (until_ms - self._now_ms) // GRAIN
             due = []
-            while events and events[0][0] <= now_ms:
-                event = heapq.heappop(events)[2]
+            while events and events[0][0] <= until_ms:
+                at_ms, _, event = heapq.heappop(events)
+                now_ms = max(at_ms, now_ms)
                 self._happen(event)
                 if event.due is not None:
                     due.append(event.due)

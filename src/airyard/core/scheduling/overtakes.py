@@ -141,8 +141,9 @@ def _beside(earlier: Waiting, one: Begun) -> str:
     """Say why a run that stood behind could go all the same."""
     promise = next((hold for hold in one.holds if hold.run_id == earlier.run_id), None)
     if promise is None:
+        free = "was" if one.want.devices == 1 else "were"
         return (
-            f"its {_asks(one.want)} were free, the {_asks(earlier)} that run {earlier.run_id} asks were not"
+            f"its {_asks(one.want)} {free} free, the {_asks(earlier)} that run {earlier.run_id} asks were not"
         )
     bound_ms = one.want.bound_ms
     return (
