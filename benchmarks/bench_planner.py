@@ -137,9 +137,8 @@ def _placements(runs: int) -> None:
                 control.commit([_ends(run.run_id, clock.at_ms) for run in active[first : first + 256]])
             all_s += time.perf_counter() - begun
         print(f"{placed} placements of one-device runs on 1,000 nodes, in waves of {runs}")
-        print(
-            f"       plan, commit and journal: {verdict(placed / placing_s, PLACEMENTS_LIMIT, '/s', at_least=True, digits=0)}"
-        )
+        rate = verdict(placed / placing_s, PLACEMENTS_LIMIT, "/s", at_least=True, digits=0)
+        print(f"       plan, commit and journal: {rate}")
         print(f"       submits and ends included: {placed / all_s:.0f}/s")
 
 

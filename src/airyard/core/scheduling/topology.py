@@ -34,9 +34,9 @@ def choose(
 
     A run of part of one node goes to the smallest kind, and there to the node in use that becomes free as a whole no
     later for it, as far as ends are expected (its own at ``until_ms``); then where the fewest devices are free; then
-    into the fabric with the fewest whole free nodes. A gang of several nodes goes inside one fabric when one can hold it, the fullest that can;
-    else over the fewest fabrics, unless it must not. Nodes to avoid are taken when nothing else serves. Without
-    ``opening`` a run of part of a node keeps to nodes that are in use already.
+    into the fabric with the fewest whole free nodes. A gang of several nodes goes inside one fabric when one can hold
+    it, the fullest that can; else over the fewest fabrics, unless it must not. Nodes to avoid are taken when nothing
+    else serves. Without ``opening`` a run of part of a node keeps to nodes that are in use already.
     """
     if index.ready(kinds, want.devices_per_node) < want.nodes:
         return None
