@@ -42,6 +42,8 @@ _REPLAN = (
     events.ReservationMade,
     events.ReservationEnded,
     events.RunUpdated,
+    # It may be evicted from some time on, which only the next plan knows.
+    events.AttemptPlaced,
 )
 
 # These may move live attempts to other pools: any run may be another one afterwards.
@@ -170,14 +172,22 @@ class Control:
                 return Batch(answers=failed, actions=(), changed_runs=frozenset(), events=0)
             changed = frozenset(row.run_id for row in changes.runs) | frozenset(removed)
             self._note_changes(changed, draft)
+            self._plan_due |= any(self._calls_for_plan(entry.event) for entry in recorded)
             draft.departed.clear()
             self.state = draft
             self.events_since_snapshot += len(recorded)
-            self._plan_due |= any(isinstance(entry.event, _REPLAN) for entry in recorded)
         self._note_plans(commands)
         return Batch(
             answers=tuple(answers), actions=tuple(actions), changed_runs=changed, events=len(recorded)
         )
+
+    def _calls_for_plan(self, event: events.Event) -> bool:
+        """True when the last plan may not be the best answer any more. Asked before the state takes the event in."""
+        if isinstance(event, events.CheckpointAcknowledged):
+            # From its first one on a run loses little by leaving: it may be sliced.
+            run = self.state.runs.get(event.run_id)
+            return run is not None and run.checkpoint is None
+        return isinstance(event, _REPLAN)
 
     def _note_changes(self, changed: frozenset[int], after: ClusterState) -> None:
         """Note what the planner has to be told of."""
