@@ -5,7 +5,11 @@ Owns: how many, and in what pieces. Must not know: SQL, predictions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from airyard.app.loop import ControlLoop
+from airyard.app.planning import Planning
 from airyard.app.run_lookup import run_from
 from airyard.core.run import Run, RunState
 from airyard.ports.clock import Clock
@@ -31,6 +35,10 @@ def teach(loop: ControlLoop, reads: ReadStore, clock: Clock) -> int:
         before = rows[-1].run_id
     ended = sorted(newest_first, key=lambda run: (run.ended_ms or 0, run.run_id))
     for first in range(0, len(ended), PIECE):
-        piece = ended[first : first + PIECE]
-        loop.inquire(lambda planning, piece=piece: planning.learn(piece, clock.now_ms())).result()
+        learn = partial(_learn, ended[first : first + PIECE], clock.now_ms())
+        loop.inquire(learn).result()
     return len(ended)
+
+
+def _learn(piece: Sequence[Run], now_ms: int, planning: Planning) -> None:
+    planning.learn(piece, now_ms)
