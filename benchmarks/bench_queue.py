@@ -315,7 +315,7 @@ def reads(one: QueueYard) -> None:
     ways: dict[str, Callable[[], object]] = {
         "list": client.list,
         "list --state queued, 500 runs": lambda: client.list(state="queued", limit=500),
-        "queue": client.queue,
+        "queue, 100 runs": client.queue_page,
         "explain of a waiting run": lambda: client.explain(draw.choice(queued)),
         "explain of a running run": lambda: client.explain(draw.choice(active)),
         "pools": client.pools,

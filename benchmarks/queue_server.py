@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from airyard.app.control import Control
 from airyard.app.planning import Planning
@@ -27,7 +27,19 @@ WATCHED: tuple[tuple[type, str, str], ...] = (
 )
 
 
-def watch(owner: type, name: str, what: str, out: TextIO) -> None:
+class Lines:
+    """A file that takes whole lines from any thread, also from a collection of garbage amid another write."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def add(self, what: str, begun_s: float, cpu_s: float) -> None:
+        """Say that something which began then is over now."""
+        wall_ms, cpu_ms = (time.monotonic() - begun_s) * 1000, (time.thread_time() - cpu_s) * 1000
+        os.write(self._fd, f"{what} {begun_s:.3f} {wall_ms:.3f} {cpu_ms:.3f}\n".encode())
+
+
+def watch(owner: type, name: str, what: str, out: Lines) -> None:
     """Replace a method by one that does the same and says how long it took."""
     inner: Callable[..., Any] = getattr(owner, name)
 
@@ -36,13 +48,12 @@ def watch(owner: type, name: str, what: str, out: TextIO) -> None:
         try:
             return inner(*arguments, **options)
         finally:
-            wall_ms, cpu_ms = (time.monotonic() - begun_s) * 1000, (time.thread_time() - cpu_s) * 1000
-            out.write(f"{what} {begun_s:.3f} {wall_ms:.3f} {cpu_ms:.3f}\n")
+            out.add(what, begun_s, cpu_s)
 
     setattr(owner, name, timed)
 
 
-def watch_pauses(out: TextIO) -> None:
+def watch_pauses(out: Lines) -> None:
     """Say how long each collection of garbage took."""
     begun: list[tuple[float, float]] = []
 
@@ -50,16 +61,14 @@ def watch_pauses(out: TextIO) -> None:
         if phase == "start":
             begun.append((time.monotonic(), time.thread_time()))
         elif begun:
-            begun_s, cpu_s = begun.pop()
-            wall_ms, cpu_ms = (time.monotonic() - begun_s) * 1000, (time.thread_time() - cpu_s) * 1000
-            out.write(f"gc{info['generation']} {begun_s:.3f} {wall_ms:.3f} {cpu_ms:.3f}\n")
+            out.add(f"gc{info['generation']}", *begun.pop())
 
     gc.callbacks.append(on_pause)
 
 
 if __name__ == "__main__":
-    with open(Path(os.environ["AIRYARD_HOME"]) / STOPWATCH_FILE, "w", buffering=1) as file:
-        for watched in WATCHED:
-            watch(*watched, file)
-        watch_pauses(file)
-        sys.exit(main())
+    lines = Lines(Path(os.environ["AIRYARD_HOME"]) / STOPWATCH_FILE)
+    for watched in WATCHED:
+        watch(*watched, lines)
+    watch_pauses(lines)
+    sys.exit(main())
