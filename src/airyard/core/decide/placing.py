@@ -39,8 +39,7 @@ def commit_plan(state: ClusterState, command: CommitPlan, now_ms: int) -> Decisi
     """Carry out what of the plan still holds; the rest stays queued and is planned again. Cost: active runs."""
     if not command.plan.starts and not command.plan.evictions:
         return Decision()
-    taken = {(node, device) for node, devices in state.bookings().items() for device in devices}
-    ports = ports_in_use(state)
+    taken, ports = _in_use(state, {seat.node for start in command.plan.starts for seat in start.seats})
     events: list[Event] = []
     actions: list[Action] = []
     for start in command.plan.starts:
@@ -56,6 +55,18 @@ def commit_plan(state: ClusterState, command: CommitPlan, now_ms: int) -> Decisi
         events.extend(decision.events)
         actions.extend(decision.actions)
     return Decision(events=tuple(events), actions=tuple(actions))
+
+
+def _in_use(state: ClusterState, nodes: set[str]) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
+    """Return the (node, device) that are held on these nodes, and what ``ports_in_use`` returns. Cost: active runs."""
+    taken: set[tuple[str, int]] = set()
+    ports: set[tuple[str, int]] = set()
+    for _, attempt in state.live_attempts():
+        ports.add((attempt.members[0].machine, attempt.port))
+        for member in attempt.members:
+            if member.node in nodes and not member.released:
+                taken.update((member.node, device) for device in member.devices)
+    return taken, ports
 
 
 def _still_holds(

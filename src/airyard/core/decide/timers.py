@@ -42,11 +42,9 @@ def tick(state: ClusterState, command: Tick, now_ms: int) -> Decision:
     events: list[Event] = []
     actions: list[Action] = []
     for run in state.runs.values():
-        over = None
-        if run.state is RunState.QUEUED:
-            over = _overdue(run, now_ms)
-            if over is None and not run.attempts:
-                continue  # most of a long queue: nothing can be owed to it
+        over = _overdue(run, now_ms) if run.state is RunState.QUEUED else None
+        if over is None and _quiet(state, run):
+            continue
         draft = Draft(state=state, now_ms=now_ms, run=run)
         if over is not None:
             _time_out(draft, over)
@@ -61,6 +59,21 @@ def tick(state: ClusterState, command: Tick, now_ms: int) -> Decision:
         events.append(KeysExpired(before_ms=now_ms - KEYS_KEPT_MS))
     events.extend(expired(state, now_ms))
     return Decision(events=tuple(events), actions=tuple(actions))
+
+
+def _quiet(state: ClusterState, run: Run) -> bool:
+    """True for a run that no deadline but ``_overdue`` may concern: most of a long queue, and most running ones."""
+    if not run.attempts:
+        return True
+    attempt = run.attempts[0]
+    return (
+        len(run.attempts) == 1
+        and attempt.state is AttemptState.RUNNING
+        and attempt.stop is None
+        and attempt.tracking.state is not TrackingState.PENDING
+        and run.workload.timeouts.total_s is None
+        and not state.reservations
+    )
 
 
 def _overdue(run: Run, now_ms: int) -> str | None:
