@@ -56,9 +56,9 @@ def test_what_never_fits_does_not_start_on_an_idle_yard_and_everything_else_does
 @EXAMPLES
 @given(SEEDS)
 def test_no_room_means_no_room(seed: int) -> None:
-    """Not even if nothing were promised or reserved. Quotas are never the reason then."""
+    """Not even if nothing were promised, kept or reserved."""
     snapshot = snapshot_of(seed)
-    made = plan_snapshot(snapshot, NOW_MS)
+    made = replace(plan_snapshot(snapshot, NOW_MS), kept=())
     for want, found in _first_refused(snapshot, made):
         if found.reason in (Reason.NO_FREE_NODES, Reason.NO_FABRIC_BLOCK, Reason.NODES_UNHEALTHY):
             assert not could_start(snapshot, made, want, promises=False, reservations=False)

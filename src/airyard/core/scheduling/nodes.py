@@ -282,12 +282,16 @@ class NodeIndex:
         self._change(slot, _Given(slot.free[count:], slot.leaving, now_given, slot.going))
         return given
 
-    def promise(self, slot: Slot, count: int, until_ms: int) -> None:
-        """Keep ``count`` devices for somebody: first of those that others are leaving, then of the free ones."""
+    def promise(self, slot: Slot, count: int, until_ms: int) -> int:
+        """Keep ``count`` devices for somebody: first of those that others are leaving, then of the free ones.
+
+        Returns how many are of the free ones.
+        """
         of_leaving = min(slot.leaving, count)
         given = (*slot.given, (until_ms, count))
         free = slot.free[count - of_leaving :]
         self._change(slot, _Given(free, slot.leaving - of_leaving, given, slot.going))
+        return count - of_leaving
 
     def let_go(self, slot: Slot, run_id: int) -> None:
         """Count a resident's devices among those that are being left."""

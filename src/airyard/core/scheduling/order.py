@@ -9,27 +9,30 @@ from __future__ import annotations
 
 import math
 
-from airyard.core.policy import PoolOrder
+from airyard.core.policy import DAY_MS, HOUR_MS, PoolOrder
 from airyard.core.scheduling.plan import Waiting
 
-AGEING_FACTOR = 8.0
+AGEING_FACTOR = 256.0
 """A run goes ahead of those that were queued later by less than this many times the difference of their durations."""
 
-OPENING_MS = 4 * 86_400_000
-"""By so much later a run of part of a node is looked at again when it would have to open a whole free node.
+OPENING_MS = 3 * DAY_MS
+"""A run of part of a node may open a node that is free as a whole in its turn once it has waited this long.
 
-A whole node that is opened for one device is lost to gangs until its last small run has ended; with this handicap a
-gang that waits gets it first, unless it came much later. Where no gang waits for it nothing is delayed: the same plan
-comes to the small run in the end.
+Before that it is looked at again after everybody else of its class: a node that is opened for one device is lost to
+gangs until its last small run has ended. Where no gang wants the node nothing is delayed: the same plan comes to the
+small run in the end.
 """
+
+LAST_TURN = 1e17
+"""Added to the standing of such a run."""
 
 CLAIM_BAND = -2.0
 """The band of runs for which others were evicted: nobody of their class takes what was freed for them."""
 
 FIRST_BAND = -1.0
 """The band of runs that have waited longer than their pool's ageing bound."""
-SLICED_BAND = 1e9
-"""Added to the band of runs that have had their first slice where slices are cut."""
+SLICED_BAND = 1e12
+"""Added to the band of runs that have had their first slice where slices are cut: more than any band without it."""
 
 GUARANTEED_BAND = 0.0
 """The band of runs within their project's guarantee."""
@@ -54,5 +57,5 @@ def band(order: PoolOrder, *, guaranteed: bool, over_served: float) -> float:
     if guaranteed:
         return GUARANTEED_BAND
     if order is PoolOrder.FAIR:
-        return 1.0 + over_served
+        return 1.0 + over_served / HOUR_MS
     return 1.0 + max(math.floor(math.log2(over_served)), 0) if over_served > 1 else 1.0

@@ -18,7 +18,7 @@ from airyard.core.scheduling.feasible import impossible
 from airyard.core.scheduling.holds import Holds
 from airyard.core.scheduling.listing import band_of
 from airyard.core.scheduling.nodes import Kind, Slot
-from airyard.core.scheduling.order import FIRST_BAND, OPENING_MS
+from airyard.core.scheduling.order import FIRST_BAND, LAST_TURN, OPENING_MS
 from airyard.core.scheduling.plan import (
     Eviction,
     GroupKey,
@@ -100,6 +100,8 @@ class _Cycle:
         self.refusals: dict[GroupKey, Refusal] = {}
         self.of_runs: dict[int, Refusal] = {}
         self.kept: list[Hold] = []
+        self.kept_free: dict[str, int] = {}
+        """Node → devices of it that are free now and kept for a run that waits for others to leave."""
         self.done: set[int] = set()
         """Runs that are not looked at again."""
         self.able: dict[Shape, tuple[dict[str, list[Kind]], Refusal | None]] = {}
@@ -169,7 +171,7 @@ class _Cycle:
                 return False
             entry = group.entries[at]
             if stream.opening:
-                entry = entry[0] + OPENING_MS, entry[1], entry[2]
+                entry = entry[0] + LAST_TURN, entry[1], entry[2]
         else:
             if at >= len(group.by_age):
                 return False
@@ -177,7 +179,7 @@ class _Cycle:
             if since_ms + group.ageing_ms > self.now_ms:
                 self._wake_at(since_ms + group.ageing_ms)
                 return False
-            entry = float(since_ms + (OPENING_MS if stream.opening else 0)), since_ms, run_id
+            entry = since_ms + (LAST_TURN if stream.opening else 0.0), since_ms, run_id
         rows.append((group.key.rank, self._band(stream), entry, tie, stream))
         return True
 
@@ -229,7 +231,8 @@ class _Cycle:
         like = self._like(key)
         window = self.window.get(like)
         if window is None or window >= want.bound_ms:
-            opening = stream.opening or stream.group.order is PoolOrder.FIFO
+            patient = self.now_ms - want.queued_ms >= OPENING_MS
+            opening = stream.opening or patient or stream.group.order is PoolOrder.FIFO
             for pool, kinds in pools.items():
                 if self._start(want, pool, kinds, opening=opening):
                     return _Turn.NEXT
@@ -282,8 +285,7 @@ class _Cycle:
 
     def _start(self, want: Waiting, pool: str, kinds: Sequence[Kind], *, opening: bool) -> bool:
         allowed = lambda slot: self._free_for(slot, want)  # noqa: E731  # short, and used once
-        likely_ms = self.now_ms + want.bound_ms
-        slots = choose(self.book.nodes, kinds, want, allowed, until_ms=likely_ms, opening=opening)
+        slots = choose(self.book.nodes, kinds, want, allowed, opening=opening)
         if slots is None:
             return False
         until_ms = self.now_ms + min(want.expected_ms, want.bound_ms)
@@ -460,7 +462,9 @@ class _Cycle:
         self.kept.append(Hold(run_id=want.run_id, nodes=names, devices_per_node=count, from_ms=self.now_ms))
         until_ms = self.now_ms + min(want.expected_ms, want.bound_ms)
         for slot in nodes:
-            self.book.nodes.promise(slot, want.devices_per_node, until_ms)
+            of_free = self.book.nodes.promise(slot, want.devices_per_node, until_ms)
+            if of_free:
+                self.kept_free[slot.view.name] = self.kept_free.get(slot.view.name, 0) + of_free
             self.holds.given(slot, want.devices_per_node, self.now_ms + want.bound_ms)
 
     def _promise(self, want: Waiting, pools: dict[str, list[Kind]]) -> bool:
@@ -488,7 +492,7 @@ class _Cycle:
     def _why(self, want: Waiting, pools: dict[str, list[Kind]]) -> Refusal:
         """Return why nothing of the shape starts. Cost: once a shape, and its nodes only where promises matter."""
         index = self.book.nodes
-        if self.holds.made or self.book.barred:
+        if self.holds.made or self.book.barred or self.kept_free:
             for kinds in pools.values():
                 held = self._held_for(want, kinds)
                 if held is not None:
@@ -499,13 +503,25 @@ class _Cycle:
 
     def _held_for(self, want: Waiting, kinds: Sequence[Kind]) -> Refusal | None:
         """Return for whom a place that the run could have is held, if there is one."""
-        ready = [s for s in self.book.nodes.open_ones(kinds) if s.ready >= want.devices_per_node]
+        count = want.devices_per_node
+        ready = [s for s in self.book.nodes.open_ones(kinds) if self._ready_but_kept(s) >= count]
         if gang(ready, want.nodes, same_fabric=want.same_fabric) is None:
             return None
-        names = {s.view.name for s in ready if self.holds.window_ms(s, want.devices_per_node) < want.bound_ms}
+        names = {
+            s.view.name for s in ready if s.ready < count or self.holds.window_ms(s, count) < want.bound_ms
+        }
         barred = [s.view.name for s in ready if not self._may_stand(s, want, self.now_ms)]
-        ahead = [hold for hold in self.holds.made if names.intersection(hold.nodes)]
+        if not names and not barred:
+            return None
+        ahead = [hold for hold in (*self.kept, *self.holds.made) if names.intersection(hold.nodes)]
         return reasons.held_for(want, len(ready), len(names), ahead, barred)
+
+    def _ready_but_kept(self, slot: Slot) -> int:
+        """Return the devices of a node that are free, those included that are kept for somebody."""
+        kept = self.kept_free.get(slot.view.name, 0)
+        if not kept or not (slot.shared or (not slot.residents and len(slot.given) == 1)):
+            return slot.ready
+        return len(slot.free) + kept
 
     # When to look again.
 

@@ -246,6 +246,20 @@ class Evictions:
             if running.run_id not in taken and (victim := price(running)) is not None:
                 victims.append((len(devices), victim))
         victims.sort(key=lambda item: item[1].price)
+        missing = needed - have
+        alone = [
+            (victim,)
+            for count, victim in victims
+            if count >= missing and self._still_borrows(victim, choice.victims)
+        ]
+        together = self._together(victims, missing, choice)
+        return min((*alone, *([together] if together else [])), key=_sum, default=None)
+
+    def _together(
+        self, victims: Sequence[tuple[int, Victim]], missing: int, choice: _Choice
+    ) -> tuple[Victim, ...] | None:
+        """Return the first of the victims that leave enough, without those that turn out not to be needed."""
+        have, needed = 0, missing
         chosen: list[tuple[int, Victim]] = []
         for count, victim in victims:
             if have >= needed:
