@@ -3,8 +3,8 @@
 ``cluster.toml``: ``[[node]]`` (name, type, pool, fabric, rack, cpus, memory_gib, alive, cordoned), ``[[running]]`` (run, class,
 project, user, holds, since, ends, checkpoint, served, evicted, stopping, max_loss), ``[[pool]]``, ``[[project]]`` (with
 ``[[project.share]]``), ``[[reservation]]`` (nodes, from, to, maintenance, project), ``[[used]]`` (project, pool, hours).
-``queue.toml``: ``[[run]]`` (run, type, nodes, class, project, user, pool, since, expected, limit, avoid, not_before, begin,
-held, served, checkpoint, same_fabric).
+``queue.toml``: ``[[run]]`` (run, type, nodes, class, project, user, pool, since, expected, likely, limit, avoid, not_before,
+begin, held, served, checkpoint, same_fabric, evicted, left_for).
 Times are seconds from now: ``since``, ``checkpoint`` and ``evicted`` count into the past, the others into the future.
 Durations (``expected``, ``limit``, ``served``, ``max_loss``) are seconds.
 """
@@ -140,6 +140,8 @@ def _waiting(item: dict[str, Any]) -> Waiting:
         limit_ms=None if limit is None else limit * SECOND_MS,
         served_ms=item.get("served", 0) * SECOND_MS,
         acknowledges="checkpoint" in item or "served" in item,
+        evicted_ms=NOW_MS - item["evicted"] * SECOND_MS if "evicted" in item else None,
+        left_for=item.get("left_for"),
     )
 
 
