@@ -79,10 +79,16 @@ _YARD = (
     click.option("--policy", type=FILE, help="A yard.yaml whose pools and projects Airyard is given."),
 )
 _RULES = (
-    click.option("--order", type=click.Choice(["fifo", "fair", "predicted"]), help="Airyard's order."),
-    click.option("--ageing", type=Span(), help="Airyard's ageing bound (7d)."),
+    click.option(
+        "--order", type=click.Choice(["fifo", "fair", "predicted"]), help="Airyard's order (as declared)."
+    ),
+    click.option("--ageing", type=Span(), help="Airyard's ageing bound (as declared)."),
     click.option("--slicing/--no-slicing", default=None, help="Time slicing in all pools, or in none."),
-    click.option("--reservations", type=click.IntRange(0, 1000), help="Blocked runs that hold devices (8)."),
+    click.option(
+        "--reservations",
+        type=click.IntRange(0, 1000),
+        help="Blocked runs of a pool that hold devices (as declared).",
+    ),
     click.option(
         "--checkpoint-interval",
         type=Span(none=True),

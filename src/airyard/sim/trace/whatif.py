@@ -105,14 +105,14 @@ class WhatIf:
 def _table(rows: Sequence[tuple[str, float, float, int]]) -> str:
     cells = [("", BEFORE, AFTER, "change", "")]
     for label, before, after, digits in rows:
-        part = f"{100 * (after - before) / before:+.0f} %" if before and "(%)" not in label else ""
+        percent = f"{_signed(100 * (after - before) / before, 0)} %" if before and "(%)" not in label else ""
         cells.append(
             (
                 label,
                 f"{before:,.{digits}f}",
                 f"{after:,.{digits}f}",
-                f"{after - before:+,.{digits}f}",
-                part,
+                _signed(after - before, digits),
+                percent,
             )
         )
     widths = [max(len(row[at]) for row in cells) for at in range(5)]
@@ -122,6 +122,12 @@ def _table(rows: Sequence[tuple[str, float, float, int]]) -> str:
         ).rstrip()
         for row in cells
     )
+
+
+def _signed(value: float, digits: int) -> str:
+    """Return a difference with its sign; one that rounds to nothing has none."""
+    text = f"{value:+,.{digits}f}"
+    return text if any(digit in "123456789" for digit in text) else text[1:]
 
 
 def what_if(
