@@ -66,7 +66,7 @@ class PoolPolicy:
     order: PoolOrder = PoolOrder.PREDICTED
     share: bool = True
     slicing: Slicing | None = None
-    ageing_ms: int = 11 * DAY_MS
+    ageing_ms: int = 12 * DAY_MS - 5 * HOUR_MS
     reservations: int = 8
 
     def takes(self, node: Node) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 
-KEPT = 200
+KEPT = 100
 """Ended runs that are looked at: old habits are forgotten."""
 
 

@@ -2,7 +2,7 @@
 
 Owns: the levels of likeness, and how few samples lean on the next wider level. Must not know: the queue, clocks.
 The prediction is an input of the planner: whoever feeds the planner asks here. What is learnt is bounded: ``MOST_KEYS``
-samples of at most 200 durations; those that were not fed for longest go first.
+samples of at most 100 durations; those that were not fed for longest go first.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-from airyard.core.scheduling.nodes import Kind, NodeIndex, Slot
+from airyard.core.scheduling.nodes import FAR_MS, Kind, NodeIndex, Slot
 from airyard.core.scheduling.plan import Waiting
 
 Allowed = Callable[[Slot], bool]
@@ -17,9 +17,6 @@ Allowed = Callable[[Slot], bool]
 LOOKED_AT = 64
 """So many nodes in use are compared for a run of part of one, those with the fewest free devices first."""
 
-DELAY_STEP_MS = 3_600_000
-"""Delays that differ by less than this are alike: expected ends are no better known."""
-
 
 def choose(
     index: NodeIndex,
@@ -27,16 +24,15 @@ def choose(
     want: Waiting,
     allowed: Allowed,
     *,
-    until_ms: int,
     opening: bool = True,
 ) -> list[Slot] | None:
     """Return a node for each member in rank order, or None when the gang does not fit these kinds now.
 
-    A run of part of one node goes to the smallest kind, and there to the node in use that becomes free as a whole no
-    later for it, as far as ends are expected (its own at ``until_ms``); then where the fewest devices are free; then
-    into the fabric with the fewest whole free nodes. A gang of several nodes goes inside one fabric when one can hold
-    it, the fullest that can; else over the fewest fabrics, unless it must not. Nodes to avoid are taken when nothing
-    else serves. Without ``opening`` a run of part of a node keeps to nodes that are in use already.
+    A run of part of one node goes to the smallest kind, and there where the fewest devices are free, then where
+    somebody has run for longest, then into the fabric with the fewest whole free nodes. A gang of several nodes goes
+    inside one fabric when one can hold it, the fullest that can; else over the fewest fabrics, unless it must not.
+    Nodes to avoid are taken when nothing else serves. Without ``opening`` a run of part of a node keeps to nodes that
+    are in use already.
     """
     if index.ready(kinds, want.devices_per_node) < want.nodes:
         return None
@@ -51,11 +47,10 @@ def choose(
             kinds,
             want,
             lambda slot: slot.view.name not in want.avoid_nodes and allowed(slot),
-            until_ms,
         )
         if found is not None:
             return found
-    return _choose(index, kinds, want, allowed, until_ms)
+    return _choose(index, kinds, want, allowed)
 
 
 def opens(slot: Slot, want: Waiting) -> bool:
@@ -63,12 +58,10 @@ def opens(slot: Slot, want: Waiting) -> bool:
     return slot.ready == slot.kind.total > want.devices_per_node
 
 
-def _choose(
-    index: NodeIndex, kinds: Sequence[Kind], want: Waiting, allowed: Allowed, until_ms: int
-) -> list[Slot] | None:
+def _choose(index: NodeIndex, kinds: Sequence[Kind], want: Waiting, allowed: Allowed) -> list[Slot] | None:
     if want.nodes == 1:
         for kind in kinds:
-            one = _one(index, kind, want, allowed, until_ms)
+            one = _one(index, kind, want, allowed)
             if one is not None:
                 return [one]
         return None
@@ -76,19 +69,22 @@ def _choose(
     return gang(ready, want.nodes, same_fabric=want.same_fabric)
 
 
-def _one(index: NodeIndex, kind: Kind, want: Waiting, allowed: Allowed, until_ms: int) -> Slot | None:
-    """Return the node of a kind on which the run keeps the fewest devices from gangs for the shortest time."""
-    best: tuple[int, int] | None = None
+def _one(index: NodeIndex, kind: Kind, want: Waiting, allowed: Allowed) -> Slot | None:
+    """Return the fullest node of a kind that serves, and of these the one that is in use for longest.
+
+    Who has run for long is likely to stay for long: small runs gather where a node is lost to gangs anyway.
+    """
     found: Slot | None = None
+    oldest_ms = 0
     able = (slot for slot in packed(index, (kind,), want.devices_per_node) if allowed(slot))
-    for number, slot in enumerate(islice(able, LOOKED_AT)):
-        if slot.ready == kind.total:
-            return found or slot  # nodes free as a whole come last
-        delay = max(until_ms - slot.available()[len(slot.view.devices)], 0) // DELAY_STEP_MS
-        if best is None or (delay, number) < best:
-            best, found = (delay, number), slot
-        if not delay:
+    for slot in islice(able, LOOKED_AT):
+        if found is not None and slot.ready > found.ready:
             break
+        since_ms = min((running.placed_ms for running, _ in slot.residents.values()), default=FAR_MS)
+        if found is None or since_ms < oldest_ms:
+            found, oldest_ms = slot, since_ms
+        if slot.ready == kind.total:
+            break  # nodes that are free as a whole are all alike
     return found
 
 
