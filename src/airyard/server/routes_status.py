@@ -60,6 +60,7 @@ async def status(request: Request, context: Context) -> dict[str, Any]:
     meter: DiskMeter = request.app.state.disk_meter
     slow = await run_in_threadpool(_slow_parts, context, meter)
     figures = await quickly(context, lambda planning: planning.estimates.figures())
+    forecast = await quickly(context, lambda planning: planning.forecast.predictor.accuracy()) or {}
     return {
         "version": airyard.__version__,
         "pid": os.getpid(),
@@ -76,6 +77,15 @@ async def status(request: Request, context: Context) -> dict[str, Any]:
         "engine": context.engine_name,
         "simulated": dict(context.simulate),
         "estimates": figures_document(figures),
+        "forecast": {
+            pool: {
+                "runs": one.runs,
+                "before_p50": round(one.before_p50, 3),
+                "before_p90": round(one.before_p90, 3),
+                "median_factor": round(one.median_factor, 2),
+            }
+            for pool, one in sorted(forecast.items())
+        },
         **slow,
         "journal": {"seq": seq, "epoch": epoch, "bytes": slow["disk"]["journal"]},
     }

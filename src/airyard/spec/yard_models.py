@@ -71,7 +71,7 @@ class PoolBlock(Block):
     )
     slicing: SlicingForm | None = setting("Time slicing: true, false, or its times.", shown_default="false")
     ageing: Duration | None = setting(
-        "A run that has waited this long goes to the front of its class.", shown_default="11d"
+        "A run that has waited this long goes to the front of its class.", shown_default="11d19h"
     )
     reservations: Count | None = setting(
         "How many of the first blocked runs hold devices in time.", shown_default="8"

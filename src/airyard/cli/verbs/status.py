@@ -46,6 +46,10 @@ def _pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
         ("simulated", _named(simulated) if isinstance(simulated, dict) else simulated or None),
         ("runs", ", ".join(f"{count} {name}" for name, count in counts.items())),
         ("estimates", explain_text.estimates(found.get("estimates"))),
+        *(
+            (f"forecast of {pool}", _forecast(figures))
+            for pool, figures in (found.get("forecast") or {}).items()
+        ),
         ("mlflow", " · ".join(str(mlflow[key]) for key in ("kind", "detail", "uri") if mlflow.get(key))),
         ("containment", containment_text(cage)),
         (
@@ -55,6 +59,13 @@ def _pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
         ("disk", ", ".join(f"{kind} {formats.size(octets)}" for kind, octets in disk.items())),
         *((f"{name} at", path) for name, path in (found.get("paths") or {}).items()),
     ]
+
+
+def _forecast(figures: Mapping[str, Any]) -> str:
+    return (
+        f"half of {figures['runs']} runs lasted within {figures['median_factor']:g} times what was predicted; "
+        f"{figures['before_p50']:.0%} ended before p50, {figures['before_p90']:.0%} before p90"
+    )
 
 
 def containment_text(cage: Mapping[str, Any]) -> str:
