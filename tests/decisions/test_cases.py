@@ -1,7 +1,7 @@
 """Runs every case of this folder: a yard, a queue, and what the planner says of them (``reading.py`` has the format).
 
-A case's name says what it shows; the first comment of its ``queue.toml`` says why it is right. Run this file with Python
-to print what the planner says: ``python tests/decisions/test_cases.py CASE``.
+A case's name says what it shows; the first comment of its ``queue.toml`` says why it is right. Run this file with
+Python to print what the planner says: ``python tests/decisions/test_cases.py CASE``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from reading import NOW_MS, in_words, read_case  # noqa: E402  # the folder is put on the path above
+from reading import NOW_MS, in_words, read_case  # the folder is put on the path above
 
-from airyard.core.scheduling.planner import plan_snapshot  # noqa: E402  # as above
+from airyard.core.scheduling.planner import plan_snapshot  # as above
 
 CASES = sorted(path.parent.name for path in Path(__file__).parent.glob("*/queue.toml"))
 
