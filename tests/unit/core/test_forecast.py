@@ -31,6 +31,8 @@ def test_quantiles_are_of_the_last_ones_that_lasted_longer() -> None:
 def test_nothing_known_is_an_hour_or_the_limit() -> None:
     found = Predictor().remaining(like())
     assert (found.p50_ms, found.samples, found.source) == (UNKNOWN_MS, 0, "none")
+    young = Predictor().remaining(like(), elapsed_ms=60_000)
+    assert young.p50_ms == UNKNOWN_MS - 60_000
     limited = Predictor().remaining(like(), limit_ms=60_000)
     assert (limited.p50_ms, limited.p90_ms, limited.source) == (60_000, 60_000, "limit")
 

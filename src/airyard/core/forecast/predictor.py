@@ -88,16 +88,15 @@ class Predictor:
         """Predict how much longer a run lasts that has lasted ``elapsed_ms``; never beyond its limit.
 
         Where no run of a level lasted that long, the next wider level is asked; where none did at all, it is taken to
-        last as long again (p90: three times as long), as heavy-tailed durations do. Cost: some microseconds.
+        last as long again (p90: three times as long), as heavy-tailed durations do, and an hour in all at least.
+        Cost: some microseconds.
         """
         p50, p90, samples, source = self._whole(like, elapsed_ms)
         if source == "none" and limit_ms is not None:
             p50 = p90 = float(limit_ms)
             source = "limit"
         elif source == "none":
-            p50, p90 = (
-                (2.0 * elapsed_ms, 4.0 * elapsed_ms) if elapsed_ms else (float(UNKNOWN_MS), 3.0 * UNKNOWN_MS)
-            )
+            p50, p90 = max(2.0 * elapsed_ms, UNKNOWN_MS), max(4.0 * elapsed_ms, 3.0 * UNKNOWN_MS)
         left50, left90 = max(int(p50) - elapsed_ms, 1), max(int(p90) - elapsed_ms, 1)
         if limit_ms is not None:
             left = max(limit_ms - elapsed_ms, 1)
