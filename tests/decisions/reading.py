@@ -1,9 +1,9 @@
 """Reads a decision case: a folder with ``cluster.toml``, ``queue.toml`` and ``expected.txt``.
 
-``cluster.toml``: ``[[node]]`` (name, type, pool, fabric, rack, cpus, memory_gib, alive, cordoned), ``[[running]]`` (run,
-class, project, user, holds, since, ends, checkpoint, served, evicted, stopping, max_loss), ``[[pool]]``, ``[[project]]``
-(with ``[[project.share]]``), ``[[reservation]]`` (nodes, from, to, maintenance, project), ``[[used]]`` (project, pool,
-hours), ``spent`` (projects whose budget is used up).
+``cluster.toml``: ``[[node]]`` (name, type, pool, fabric, rack, cpus, memory_gib, alive, cordoned), ``[[running]]``
+(run, class, project, user, holds, since, ends, checkpoint, served, evicted, stopping, max_loss), ``[[pool]]``,
+``[[project]]`` (with ``[[project.share]]``), ``[[reservation]]`` (nodes, from, to, maintenance, project), ``[[used]]``
+(project, pool, hours), ``spent`` (projects whose budget is used up).
 ``queue.toml``: ``[[run]]`` (run, type, nodes, class, project, user, pool, since, expected, likely, limit, avoid,
 not_before, begin, held, served, checkpoint, same_fabric, evicted, left_for).
 Times are seconds from now: ``since``, ``checkpoint`` and ``evicted`` count into the past, the others into the future.
