@@ -18,7 +18,7 @@ from airyard.core.scheduling.invariants import drift, violations
 from airyard.core.scheduling.listing import in_order
 from airyard.core.scheduling.plan import Snapshot
 from airyard.core.scheduling.planner import plan, plan_snapshot
-from planner_seeds import NOW_MS, snapshot_of
+from planner_seeds import HOUR_MS, NOW_MS, snapshot_of
 from planner_truth import could_start, parked
 
 T = TypeVar("T")
@@ -104,3 +104,20 @@ def _served(snapshot: Snapshot, ids: set[int]) -> tuple[object, ...]:
         [eviction for eviction in made.evictions if eviction.for_run in ids],
         [hold for hold in (*made.kept, *made.holds) if hold.run_id in ids],
     )
+
+
+@EXAMPLES
+@given(SEEDS, st.floats(0, 1))
+def test_nothing_changes_before_the_plan_wakes(seed: int, share: float) -> None:
+    """Where nobody is leaving and nobody is overdue, time alone lets nobody start or be evicted before ``wake_ms``."""
+    snapshot = snapshot_of(seed)
+    made = plan_snapshot(snapshot, NOW_MS)
+    ends = [one.end_ms for one in snapshot.running]
+    if made.starts or made.evictions or any(one.stopping for one in snapshot.running):
+        return
+    until_ms = min([*ends, made.wake_ms or NOW_MS + 1000 * HOUR_MS])
+    for now_ms in {
+        NOW_MS + int((until_ms - 1 - NOW_MS) * part) for part in (share, 1) if until_ms > NOW_MS + 1
+    }:
+        later = plan_snapshot(snapshot, now_ms)
+        assert (later.starts, later.evictions) == ((), ())
