@@ -5,6 +5,7 @@ Owns: the rules. Must not know: how the state came about.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from airyard.core.run import Attempt, Outcome, Run, RunState
@@ -21,6 +22,9 @@ def _index(state: ClusterState) -> Iterator[str]:
     active = {run.run_id for run in state.runs.values() if run.state is RunState.ACTIVE}
     if state.active != active:
         yield f"runs {sorted(state.active ^ active)} are indexed as active and are not, or the other way round"
+    queued = Counter((run.owner, run.project) for run in state.runs.values() if run.state is RunState.QUEUED)
+    if state.queued != queued:
+        yield f"{state.queued} runs are counted as queued, there are {dict(queued)}"
 
 
 def _devices(state: ClusterState) -> Iterator[str]:

@@ -6,6 +6,7 @@ Must not know: how facts come about.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -55,6 +56,8 @@ class ClusterState:
     """Runs that left memory since this state was copied, as they left: the read tables still have to learn of them."""
     active: set[int] = field(default_factory=set, compare=False)
     """The ids of ACTIVE runs: most questions are about them, and the queue may be long."""
+    queued: dict[tuple[str, str], int] = field(default_factory=dict, compare=False)
+    """(owner, project) → how many of its runs are QUEUED."""
     shares_keys: bool = field(default=False, compare=False)
     """True while ``keys`` may also be another state's: it is copied before it is written."""
 
@@ -77,6 +80,7 @@ class ClusterState:
             usage=dict(self.usage),
             offers=self.offers,
             active=set(self.active),
+            queued=dict(self.queued),
         )
 
     def apply(self, recorded: events.Recorded) -> None:
@@ -91,12 +95,10 @@ class ClusterState:
             case events.RunSubmitted() | events.RunResumed():
                 self._arrive(event, recorded)
             case events.RunArchived():
-                if (run := self.runs.pop(event.run_id, None)) is not None:
+                if (run := self._drop(event.run_id)) is not None:
                     self.departed[event.run_id] = run
-                self.active.discard(event.run_id)
             case events.RunRemoved():
-                self.runs.pop(event.run_id, None)
-                self.active.discard(event.run_id)
+                self._drop(event.run_id)
                 self.departed.pop(event.run_id, None)
             case events.EpochBegan():
                 self.epoch = event.epoch
@@ -128,11 +130,28 @@ class ClusterState:
                 self._put(replace(run, version=recorded.seq))
 
     def _put(self, run: Run) -> None:
+        self._drop_from_indexes(self.runs.get(run.run_id))
         self.runs[run.run_id] = run
         if run.state is RunState.ACTIVE:
             self.active.add(run.run_id)
-        else:
-            self.active.discard(run.run_id)
+        elif run.state is RunState.QUEUED:
+            key = run.owner, run.project
+            self.queued[key] = self.queued.get(key, 0) + 1
+
+    def _drop(self, run_id: int) -> Run | None:
+        run = self.runs.pop(run_id, None)
+        self._drop_from_indexes(run)
+        return run
+
+    def _drop_from_indexes(self, run: Run | None) -> None:
+        if run is None:
+            return
+        self.active.discard(run.run_id)
+        if run.state is RunState.QUEUED:
+            key = run.owner, run.project
+            self.queued[key] -= 1
+            if not self.queued[key]:
+                del self.queued[key]
 
     def _declare(self, event: events.PolicyDeclared, recorded: events.Recorded) -> None:
         """Take a policy over; usage so far is settled by the old half-life.
@@ -270,6 +289,7 @@ class ClusterState:
             nodes={node.name: node for node in nodes},
             runs={run.run_id: run for run in runs},
             active={run.run_id for run in runs if run.state is RunState.ACTIVE},
+            queued=dict(Counter((run.owner, run.project) for run in runs if run.state is RunState.QUEUED)),
             keys={(owner, key): codec.decode(NotedKey, noted) for owner, key, noted in data["keys"]},
             policy=codec.decode(Policy, data.get("policy", {})),
             policy_digest=data.get("policy_digest", ""),

@@ -17,7 +17,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from airyard.app.control import Control
-from airyard.app.orders import OrderDesk
+from airyard.app.orders import PREPARE_NUMBER, OrderDesk
 from airyard.app.reports import report_of
 from airyard.core.commands import MemberReports, Report, ReportKind
 from airyard.core.decide import Acknowledged
@@ -170,7 +170,9 @@ async def _orders_now(
         await asyncio.wrap_future(context.ask(command))
     if not attempt.live:
         return []
-    # Secrets are read from disk: not on the event loop.
+    if after >= PREPARE_NUMBER:
+        return desk.orders(run, attempt, member, node, after)
+    # Its secrets are read from disk: not on the event loop.
     return await run_in_threadpool(desk.orders, run, attempt, member, node, after)
 
 

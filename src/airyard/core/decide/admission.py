@@ -11,7 +11,6 @@ from airyard.core.errors import Denied, Fix, Unavailable, UserError
 from airyard.core.policy import DEFAULT_PROJECT, EVERYBODY, OverBudget, Policy
 from airyard.core.policy_rules import listed, near
 from airyard.core.quota import month_end_ms, spent
-from airyard.core.run import RunState
 from airyard.core.state import ClusterState
 from airyard.core.workload import Priority, Workload
 
@@ -29,7 +28,7 @@ def admit(state: ClusterState, owner: str, workload: Workload, now_ms: int) -> s
 
 
 def check(state: ClusterState, owner: str, project: str, workload: Workload, now_ms: int) -> None:
-    """Refuse what the policy does not allow. Cost: runs in memory, where the project limits who waits.
+    """Refuse what the policy does not allow.
 
     Raises: UserError (``UNKNOWN_PROJECT``, ``BUDGET_SPENT``), Denied (``NOT_A_MEMBER``, ``CRITICAL_NOT_ALLOWED``),
     Unavailable (``TOO_MANY_WAITING``).
@@ -91,11 +90,7 @@ def _check_waiting(state: ClusterState, owner: str, project: str) -> None:
     limit = found.per_user.waiting if found is not None else None
     if limit is None:
         return
-    waiting = sum(
-        1
-        for run in state.runs.values()
-        if run.state is RunState.QUEUED and run.owner == owner and run.project == project
-    )
+    waiting = state.queued.get((owner, project), 0)
     if waiting >= limit:
         raise Unavailable(
             f"{owner} has {waiting} runs waiting in project {project}, which allows each user {limit}",
