@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from airyard.core import commands as c
 from airyard.core.decide import Cancelled, Submitted, asks
-from airyard.core.errors import Conflict, NotFound, Unavailable, UserError
+from airyard.core.errors import Conflict, Fix, NotFound, Unavailable, UserError
 from airyard.core.run import Cause, Outcome, RunState, StopReason
 from airyard.core.workload import PreemptionRules, Timeouts
 from core_yard import Yard, acts, kinds, node, workload
@@ -70,6 +72,17 @@ def test_what_the_yard_can_never_place_is_refused_at_once(accelerator: str, node
     assert caught.value.code == code
     assert caught.value.fix is not None
     assert yard.state.runs == {}
+
+
+def test_a_pool_without_such_nodes_is_what_to_change_not_the_accelerator() -> None:
+    yard = Yard(node("a"))
+    asked = workload()
+    asked = replace(asked, compute=replace(asked.compute, pool="elsewhere"))
+    with pytest.raises(UserError, match="in pool elsewhere") as caught:
+        yard.submit(asked)
+    assert isinstance(caught.value.fix, Fix)
+    assert "leave pool elsewhere out" in caught.value.fix.text
+    assert caught.value.fix.patch == {"compute": {"pool_id": None}}
 
 
 def test_a_full_queue_refuses_with_a_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,13 +112,19 @@ def _fix(refusal: Refusal, run: Run) -> Fix:
             text="ask for fewer or smaller nodes; `airyard pools` shows what there is",
             command="airyard pools",
         )
+    compute = run.workload.compute
+    if compute.accelerator in offered:
+        return Fix(
+            text=f"leave pool {compute.pool} out, or name one that has such nodes; `airyard pools` lists them",
+            command="airyard pools",
+            patch={"compute": {"pool_id": None}},
+        )
     if gpus:
         return Fix(
             text=f"ask for one of {', '.join(gpus)}",
             command=f"airyard run ... --override compute.accelerator_type={gpus[0]}",
             patch={"compute": {"accelerator_type": gpus[0]}},
         )
-    compute = run.workload.compute
     return Fix(
         text="this yard has no GPU; simulated nodes run the same workload on the CPU",
         command=f"airyard down && airyard up --simulate {compute.accelerator}={compute.nodes}",
