@@ -100,7 +100,7 @@ def _pool(data: Mapping[str, Any]) -> PoolPolicy:
         order=PoolOrder(data.get("order", PoolOrder.PREDICTED.value)),
         share=data.get("share", True),
         slicing=_slicing(slicing) if slicing is not None else None,
-        ageing_ms=data.get("ageing_s", _WEEK_S) * 1000,
+        ageing_ms=data.get("ageing_s", PoolPolicy(name="", accelerator="").ageing_ms // 1000) * 1000,
         reservations=data.get("reservations", PoolPolicy(name="", accelerator="").reservations),
     )
 

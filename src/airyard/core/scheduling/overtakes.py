@@ -69,7 +69,7 @@ def passed(book: Book, earlier: Waiting, begun: Iterable[Begun], now_ms: int) ->
         for one in begun
         if one.pool in pools
         and (one.want.queued_ms, one.want.run_id) > (earlier.queued_ms, earlier.run_id)
-        and one.at_ms >= earlier.queued_ms
+        and one.at_ms >= max(earlier.queued_ms, earlier.since_ms)
         and one.want.run_id not in book.queue.runs
     ]
 
@@ -80,6 +80,7 @@ def passed_by(book: Book, one: Begun, now_ms: int) -> list[Overtake]:
         want
         for want in book.queue.waiting()
         if (want.queued_ms, want.run_id) < (one.want.queued_ms, one.want.run_id)
+        and want.since_ms <= one.at_ms
         and one.pool in book.nodes.fitting(want.shape)
     ]
     found.sort(key=lambda want: (want.queued_ms, want.run_id))
@@ -91,6 +92,9 @@ def _overtake(book: Book, earlier: Waiting, place: Place, one: Begun) -> Overtak
     rule: Rule | None = None
     if one.place < place:
         rule = rule_between(one.place, place, book.pool(one.pool).order)
+    if rule is Rule.SHARE and later.project == earlier.project:
+        # Its project's band has moved since; within the project it was the shorter one, or there was room beside.
+        rule = Rule.SHORTER if later.expected_ms < earlier.expected_ms else None
     why = _beside(earlier, one) if rule is None else _figures(book, rule, earlier, one)
     return Overtake(
         later=later.run_id,

@@ -106,6 +106,8 @@ class Waiting:
     """The run that its last attempt was evicted for."""
     placed_ms: int | None = None
     """When its last attempt was placed."""
+    since_ms: int = 0
+    """Since when it has been waiting for devices this time: ``queued_ms`` keeps its place, over all attempts."""
 
     @property
     def shape(self) -> Shape:

@@ -170,6 +170,12 @@ def waiting_of(run: Run, forecast: Forecast | None = None) -> Waiting:
         evicted_ms=evicted(run),
         left_for=_for_run(run.attempt),
         placed_ms=run.attempt.placed_ms if run.attempt is not None else None,
+        since_ms=max(
+            run.queued_ms,
+            (run.attempt.ended_ms or 0) if run.attempt is not None else 0,
+            run.eligible_ms,
+            run.begin_ms,
+        ),
     )
 
 
