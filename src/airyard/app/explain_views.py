@@ -16,7 +16,7 @@ from airyard.core.scheduling.explain import Ahead
 from airyard.core.scheduling.exposure import Exposure
 from airyard.core.scheduling.overtakes import Overtake
 from airyard.core.scheduling.places import Rule
-from airyard.core.scheduling.plan import Hold
+from airyard.core.scheduling.plan import Hold, Reason
 
 AHEAD_TEXT = {
     Rule.CLASS: "of a higher class",
@@ -62,7 +62,7 @@ def waiting_parts(found: Waits) -> Document:
         "counterfactuals": [counterfactual_document(each, one.run_id) for each in one.counterfactuals],
         "passed_by": _overtakes(one.passed, one.passed_count),
         "estimates": figures_document(found.figures),
-        "fix": _fix(one.counterfactuals, one.run_id),
+        "fix": _fix(one.counterfactuals, one.run_id, one.reason),
     }
 
 
@@ -127,10 +127,15 @@ def _command(one: Counterfactual, run_id: int) -> str | None:
     return None
 
 
-def _fix(found: Sequence[Counterfactual], run_id: int) -> Document:
+def _fix(found: Sequence[Counterfactual], run_id: int, reason: Reason) -> Document:
     for one in found:
         if (command := _command(one, run_id)) is not None:
             return {"text": f"it would start {one.text}: `{command}`", "command": command}
+    if reason is Reason.PAUSED:
+        return {"text": f"`airyard release {run_id}` lets it go", "command": f"airyard release {run_id}"}
+    if reason is Reason.NOT_YET:
+        command = f"airyard update {run_id} --begin now"
+        return {"text": f"`{command}` lets it go at once", "command": command}
     return {"text": "`airyard queue` shows what is ahead of it", "command": "airyard queue"}
 
 

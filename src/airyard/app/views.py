@@ -156,6 +156,8 @@ def explanation(run: Run, lights: Lights = NO_LIGHTS) -> Document:
     assert attempt is not None
     where = ", ".join(member.node for member in attempt.members)
     stop = f"; asked to stop ({attempt.stop.reason.value}) by {attempt.stop.by}" if attempt.stop else ""
+    if attempt.stop is not None and attempt.stop.message:
+        stop += f": {attempt.stop.message}"
     return out | {
         "reason": status_of(run),
         "message": f"attempt {attempt.number} is {status_of(run).lower()} on {where}{stop}",
@@ -257,7 +259,15 @@ def _attempt_document(run: Run, attempt: Attempt, lights: Lights) -> Document:
 
 
 def _stop(stop: StopRequest | None) -> Document | None:
-    return {"reason": stop.reason.value, "by": stop.by, "at": rfc3339(stop.at_ms)} if stop else None
+    if stop is None:
+        return None
+    return {
+        "reason": stop.reason.value,
+        "by": stop.by,
+        "at": rfc3339(stop.at_ms),
+        "message": stop.message,
+        "for_run": stop.for_run,
+    }
 
 
 def _checkpoint(checkpoint: Checkpoint | None) -> Document | None:

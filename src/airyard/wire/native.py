@@ -360,6 +360,8 @@ class StopDoc(Answer):
     reason: str
     by: str
     at: str
+    message: str
+    for_run: int | None
 
 
 class CheckpointDoc(Answer):
