@@ -129,6 +129,8 @@ def _command(one: Counterfactual, run_id: int) -> str | None:
 
 def _fix(found: Sequence[Counterfactual], run_id: int, reason: Reason) -> Document:
     for one in found:
+        if one.change is Change.SHORTER_LIMIT:
+            continue  # it may well end the run before its work is done: that is for its owner to weigh
         if (command := _command(one, run_id)) is not None:
             return {"text": f"it would start {one.text}: `{command}`", "command": command}
     if reason is Reason.PAUSED:

@@ -28,6 +28,8 @@ from airyard.core.scheduling.snapshot import (
     waiting_of,
 )
 
+NEVER_MS = 1 << 60
+
 BEGUN_KEPT = 1_000
 """Of so many starts it is kept before whom they went."""
 
@@ -103,10 +105,9 @@ class Planning:
             before = self.book.running.get(run.run_id)
             if before is not None and before.attempt == running.attempt and not running.stopping:
                 # It has been given a later end by now, because it outlived the first.
-                end_ms, late_end_ms = (
-                    max(before.end_ms, running.end_ms),
-                    max(before.late_end_ms, running.late_end_ms),
-                )
+                must_ms = running.limit_end_ms if running.limit_end_ms is not None else NEVER_MS
+                end_ms = min(max(before.end_ms, running.end_ms), must_ms)
+                late_end_ms = min(max(before.late_end_ms, running.late_end_ms), must_ms)
                 running = replace(running, end_ms=end_ms, late_end_ms=late_end_ms)
             self._active[run.run_id] = run
             self.book.put_running(running)

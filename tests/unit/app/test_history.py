@@ -10,6 +10,7 @@ from airyard.app.forecasting import likeness
 from airyard.app.history import PIECE, teach
 from airyard.app.loop import ControlLoop
 from airyard.app.projection import run_row
+from airyard.core.forecast.durations import KEPT
 from airyard.core.run import Outcome
 from core_samples import ATTEMPT, RUN
 
@@ -40,4 +41,4 @@ def test_ended_runs_teach_the_forecast() -> None:
     finally:
         loop.stop()
     assert (found.p50_ms, found.source) == (5_000, "experiment")
-    assert found.samples == (PIECE + 50) // 2
+    assert found.samples == min((PIECE + 50) // 2, KEPT)

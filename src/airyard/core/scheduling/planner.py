@@ -313,8 +313,7 @@ class _Cycle:
         barred = self.book.barred.get(slot.view.name)
         if barred is None:
             return True
-        # Who is there when a reservation begins was asked to leave its grace before.
-        to_ms = from_ms + max(want.bound_ms, want.grace_ms + CLEARING_MS)
+        to_ms = from_ms + _stays_ms(want)
         return not any(one.bars(slot.view.name, want.project, from_ms, to_ms) for one in barred)
 
     def _window(self, want: Waiting, pools: dict[str, list[Kind]]) -> int:
@@ -484,8 +483,7 @@ class _Cycle:
     def _opens(self, slot: Slot, want: Waiting, at_ms: int) -> int:
         """Return the first time from ``at_ms`` on at which no reservation bars the run from the node."""
         for one in self.book.barred.get(slot.view.name, ()):
-            stays_ms = max(want.bound_ms, want.grace_ms + CLEARING_MS)
-            if one.bars(slot.view.name, want.project, at_ms, at_ms + stays_ms):
+            if one.bars(slot.view.name, want.project, at_ms, at_ms + _stays_ms(want)):
                 at_ms = one.to_ms
         return at_ms
 
@@ -538,3 +536,11 @@ class _Cycle:
                     self._wake_at(one.from_ms)
                     self._wake_at(one.to_ms)
         return self.wake_ms
+
+
+def _stays_ms(want: Waiting) -> int:
+    """Return how long a node must not be reserved for a run to be placed on it.
+
+    Who may be there when a reservation begins is asked to leave its grace before: by then it is to be gone.
+    """
+    return want.bound_ms + want.grace_ms + CLEARING_MS
