@@ -171,4 +171,4 @@ class BookMachine(RuleBasedStateMachine):
 
 
 TestBook = BookMachine.TestCase
-TestBook.settings = settings(max_examples=50, stateful_step_count=25, deadline=None)
+TestBook.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)

@@ -15,7 +15,7 @@ from planner_seeds import MINUTE_MS, NOW_MS, snapshot_of
 from planner_truth import carried_out
 
 SEEDS = st.integers(0, 2**48)
-EXAMPLES = settings(max_examples=800, deadline=None)
+EXAMPLES = settings(max_examples=500, deadline=None)
 
 
 def quiet(seed: int) -> Snapshot:

@@ -23,7 +23,7 @@ from planner_truth import could_start, parked
 
 T = TypeVar("T")
 SEEDS = st.integers(0, 2**48)
-EXAMPLES = settings(max_examples=400, deadline=None)
+EXAMPLES = settings(max_examples=250, deadline=None)
 
 
 @EXAMPLES

@@ -14,7 +14,7 @@ from planner_seeds import NOW_MS, snapshot_of
 from planner_truth import able_pools, could_start, idle, over_ceiling, over_limit, parked
 
 SEEDS = st.integers(0, 2**48)
-EXAMPLES = settings(max_examples=500, deadline=None)
+EXAMPLES = settings(max_examples=300, deadline=None)
 NEVER = (Reason.NO_SUCH_ACCELERATOR, Reason.EXCEEDS_POOL)
 PARKED = (Reason.BACKOFF, Reason.NOT_YET, Reason.PAUSED)
 
