@@ -63,7 +63,7 @@ def test_explain_says_who_may_evict_a_running_one(waiting: Yard) -> None:
     assert found["preemption"]["classes"] == ["CRITICAL"]
     text = waiting.run("explain", BOTH).stdout
     assert "may evict it  CRITICAL runs, from " in text
-    assert "of device time since it started; it has saved no checkpoint" in text
+    assert "of device time since it started; this attempt has saved no checkpoint" in text
 
 
 def test_queue_and_list_show_expected_starts(waiting: Yard) -> None:

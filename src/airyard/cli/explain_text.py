@@ -6,7 +6,7 @@ Owns: how an ExplainDoc (docs/internals.md, "Explanations") reads. Pure. Must no
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 from airyard.cli import formats
@@ -14,13 +14,15 @@ from airyard.cli.formats import about, duration, plural
 
 Found = Mapping[str, Any]
 Pair = tuple[str, object]
+MOMENTS = frozenset({"begin_ms", "not_before_ms", "from_ms"})
+"""Evidence that is a point in time."""
 
 
 def page(found: Found, zone: tzinfo | None = None, now: datetime | None = None) -> str:
     """Return everything ``explain`` shows."""
     pairs = [*_waiting(found, zone, now), *_running(found, zone, now), *_both(found, zone)]
     evidence = found.get("evidence") or {}
-    pairs += _facts(evidence, {found.get("reason"), found.get("message")})
+    pairs += _facts(evidence, {found.get("reason"), found.get("message")}, zone)
     pairs.append(("estimates", estimates(found.get("estimates"))))
     pairs.append(("next", _next(found)))
     return f"{heading(found)}\n\n{formats.fields(pairs)}".rstrip()
@@ -46,7 +48,7 @@ def estimates(found: Found | None) -> str:
     if not found:
         return ""
     return (
-        f"of {found['count']} expected starts {found['before_p50']:.0%} came before the first time, "
+        f"of {plural(found['count'], 'expected start')} {found['before_p50']:.0%} came before the first time, "
         f"{found['before_p90']:.0%} before the second; median error {duration(found['median_error_ms'])}"
     )
 
@@ -96,8 +98,11 @@ def _lasts(predicted: Found | None) -> str:
         return ""
     p50, p90 = duration(predicted["p50_ms"]), duration(predicted["p90_ms"])
     span = p50 if p50 == p90 else f"{p50}, {p90} nine times in ten"
-    known = f"{predicted['samples']} " if predicted.get("samples") else ""
-    return f"about {span} (from {known}{predicted['text']})"
+    samples, text = predicted.get("samples"), str(predicted["text"])
+    if samples == 1:
+        text = text.replace("runs ", "run ", 1)
+    known = f"{samples} " if samples else ""
+    return f"about {span} (from {known}{text})"
 
 
 def _running(found: Found, zone: tzinfo | None, now: datetime | None) -> Iterator[Pair]:
@@ -110,7 +115,11 @@ def _running(found: Found, zone: tzinfo | None, now: datetime | None) -> Iterato
         until = told.get("spared_until")
         spared = f", spared until {about(until, zone, now)} while there is another choice" if until else ""
         yield "evicted last", about(told["evicted_at"], zone, now) + spared
-    since = "its last checkpoint" if told.get("acknowledged") else "it started; it has saved no checkpoint"
+    since = (
+        "its last checkpoint"
+        if told.get("acknowledged")
+        else "it started; this attempt has saved no checkpoint"
+    )
     yield "would lose", f"{duration(told['lost_device_seconds'] * 1000)} of device time since {since}"
 
 
@@ -135,10 +144,15 @@ def _both(found: Found, zone: tzinfo | None) -> Iterator[Pair]:
             yield "", f"and {told['count'] - len(shown)} more"
 
 
-def _facts(evidence: Mapping[str, Any], said: set[object]) -> Iterator[Pair]:
-    """Yield the evidence that says something new."""
+def _facts(evidence: Mapping[str, Any], said: set[object], zone: tzinfo | None = None) -> Iterator[Pair]:
+    """Yield the evidence that says something new; moments, which it has in Unix milliseconds, as people read them."""
     for key, value in evidence.items():
-        if key != "next_step" and value is not None and (isinstance(value, list | dict) or value not in said):
+        if key in MOMENTS and isinstance(value, int):
+            at = datetime.fromtimestamp(value / 1000, UTC)
+            yield key.removesuffix("_ms").replace("_", " "), formats.moment(at.isoformat(), zone)
+        elif (
+            key != "next_step" and value is not None and (isinstance(value, list | dict) or value not in said)
+        ):
             yield str(key).replace("_", " "), _value(value)
 
 

@@ -107,6 +107,22 @@ def test_a_waiting_run_in_words() -> None:
     ]
 
 
+def test_times_in_the_evidence_are_times_and_one_run_is_one_run() -> None:
+    told = {
+        "run_id": 4,
+        "state": "QUEUED",
+        "reason": "NOT_YET",
+        "message": "it is to begin in 5 min",
+        "evidence": {"begin_ms": 1_769_861_100_000},
+        "predicted": {"p50_ms": 60_000, "p90_ms": 60_000, "samples": 1, "text": "runs of the same shape"},
+        "estimates": {"count": 1, "before_p50": 1, "before_p90": 1, "median_error_ms": 0},
+    }
+    lines = explain_text.page(told, UTC, NOW).splitlines()
+    assert "begin      2026-01-31 12:05:00 +00:00" in lines
+    assert "lasts      about 1 min (from 1 run of the same shape)" in lines
+    assert lines[-1].startswith("estimates  of 1 expected start 100%")
+
+
 def test_a_running_run_in_words() -> None:
     assert explain_text.page(RUNNING, UTC, NOW).splitlines() == [
         "Run 71 is active (RUNNING): attempt 0 is running on n1.",
