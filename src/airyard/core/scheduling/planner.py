@@ -359,6 +359,8 @@ class _Cycle:
 
     def _skip_long(self, stream: _Stream, window: int) -> bool:
         """Move a stream to just before its next run that is short enough. False when there is none in reach."""
+        if stream.group.by_length[0][0] > window:
+            return False
         runs = self.book.queue.runs
         rows = stream.group.by_age if stream.aged else stream.group.entries
         at = stream.at + 1

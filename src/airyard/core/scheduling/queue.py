@@ -30,6 +30,8 @@ class Group:
     ageing_ms: int
     entries: list[Entry] = field(default_factory=list)
     by_age: list[tuple[int, int]] = field(default_factory=list)
+    by_length: list[tuple[int, int]] = field(default_factory=list)
+    """(how long it may hold its devices, run id), the shortest first."""
 
 
 class QueueIndex:
@@ -83,6 +85,7 @@ class QueueIndex:
         group = self._groups_of.pop(want.run_id)
         _remove(group.entries, standing(want, group.order))
         _remove(group.by_age, (want.queued_ms, want.run_id))
+        _remove(group.by_length, (want.bound_ms, want.run_id))
         if not group.entries:
             del self.groups[group.key]
 
@@ -107,6 +110,7 @@ class QueueIndex:
         self._groups_of[want.run_id] = group
         insort(group.entries, standing(want, group.order))
         insort(group.by_age, (want.queued_ms, want.run_id))
+        insort(group.by_length, (want.bound_ms, want.run_id))
 
     def waiting(self) -> Iterator[Waiting]:
         """Yield every run that is not parked, in no order."""
