@@ -37,8 +37,14 @@ def teach(loop: ControlLoop, reads: ReadStore, clock: Clock) -> int:
     for first in range(0, len(ended), PIECE):
         learn = partial(_learn, ended[first : first + PIECE], clock.now_ms())
         loop.inquire(learn).result()
+    if ended:
+        loop.inquire(partial(_tell, clock.now_ms())).result()
     return len(ended)
 
 
 def _learn(piece: Sequence[Run], now_ms: int, planning: Planning) -> None:
     planning.learn(piece, now_ms)
+
+
+def _tell(now_ms: int, planning: Planning) -> None:
+    planning.expect_anew(now_ms)

@@ -129,6 +129,19 @@ class Planning:
             for run_id in self.forecast.observe(run):
                 self.book.put_waiting(waiting_of(self._waiting[run_id], self.forecast), now_ms)
 
+    def expect_anew(self, now_ms: int) -> None:
+        """Tell every run what is expected of it by now: after much was learnt at once. Cost: all runs."""
+        self._outlook_holds = False
+        for run_id, run in self._waiting.items():
+            self.forecast.waiting.leave(run_id)
+            self.forecast.wait(run)
+            self.book.put_waiting(waiting_of(run, self.forecast), now_ms)
+        for run in self._active.values():
+            if run.attempt is not None and run.attempt.stop is None:
+                running = running_of(run, run.attempt, self.forecast)
+                self.book.put_running(running)
+                heapq.heappush(self._ends, (running.end_ms, run.run_id))
+
     def make(self, now_ms: int) -> Plan:
         """Make a plan."""
         self._outlived(now_ms)
