@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from airyard.app.control import Control
 from airyard.app.loop import ControlLoop
 from airyard.app.planning import Planning
 from airyard.app.run_lookup import run_from
@@ -39,6 +40,7 @@ def teach(loop: ControlLoop, reads: ReadStore, clock: Clock) -> int:
         loop.inquire(learn).result()
     if ended:
         loop.inquire(partial(_tell, clock.now_ms())).result()
+        loop.query(Control.plan_again).result()
     return len(ended)
 
 

@@ -141,6 +141,7 @@ class Planning:
                 running = running_of(run, run.attempt, self.forecast)
                 self.book.put_running(running)
                 heapq.heappush(self._ends, (running.end_ms, run.run_id))
+        self._outlived(now_ms)
 
     def make(self, now_ms: int) -> Plan:
         """Make a plan."""

@@ -33,3 +33,19 @@ def test_runs_that_waited_or_ran_before_the_history_was_learnt_are_expected_by_i
     assert unknown_ms > 300_000
     assert planning.book.queue.runs[waiting].expected_ms == 300_000
     assert planning.book.running[active].end_ms == began_ms + 300_000
+
+
+def test_a_run_that_outlived_what_the_history_says_is_expected_to_end_later_not_in_the_past() -> None:
+    yard = Yard(node("a"))
+    active = yard.submit(workload())
+    yard.place()
+    yard.start(f"{active}.0.0")
+    run = yard.run(active)
+    planning = Planning()
+    planning.absorb(Delta(seq=yard.state.seq, fresh=True, runs=(run,)), yard.now_ms)
+    ran = replace(yard.attempt(active), running_ms=0, ended_ms=5_000)
+    ended = replace(run, run_id=99, state=RunState.ENDED, outcome=Outcome.SUCCEEDED, attempts=(ran,))
+    planning.learn([ended] * 20, yard.now_ms)
+    later_ms = yard.now_ms + 60_000
+    planning.expect_anew(later_ms)
+    assert planning.book.running[active].end_ms > later_ms
