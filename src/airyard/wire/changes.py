@@ -49,7 +49,7 @@ class ReserveRequest(Part):
     nodes: Annotated[list[Name], Field(max_length=10_000)]
     from_at: Moment | None = None
     to_at: Moment | None = None
-    duration_s: Annotated[int, Field(ge=1, le=366 * 86_400)] | None = None
+    duration_s: Annotated[int, Field(ge=1, le=10 * 366 * 86_400)] | None = None
     maintenance: bool = False
     project: Name | None = None
     note: Annotated[str, Field(max_length=1000)] = ""

@@ -153,7 +153,7 @@ def test_a_reservation_that_cannot_be_is_refused_with_the_reason(yard: Yard) -> 
             assert (error.code, error.details) == ("NODES_IN_USE", {"runs": [1]})
             error = await refusal(client, "/reservations", {**plain, "nodes": ["sim-1xa10-9"]}, 404)
             assert "did you mean 'sim-1xa10-" in error.message
-            for wrong in ({"to_at": ahead(hours=1)}, {"duration_s": None}):
+            for wrong in ({"to_at": ahead(hours=1)}, {"duration_s": None}, {"duration_s": 400 * 86_400}):
                 assert (
                     await refusal(client, "/reservations", {**plain, **wrong}, 400)
                 ).code == "BAD_RESERVATION"
