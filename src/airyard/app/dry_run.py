@@ -50,7 +50,7 @@ def dry_run_document(
     *,
     environment_cached: bool | None,
 ) -> dict[str, Any]:
-    """Say what would become of it. ``pools``: node → its pool.
+    """Say what would become of it. ``pools``: node that is large enough → its pool.
 
     ``environment_cached``: whether the environment is built already; None when that cannot be known.
     """
@@ -64,7 +64,7 @@ def dry_run_document(
         "nodes": nodes,
         "accelerator": compute.accelerator,
         "devices": compute.num_accelerators,
-        "pool": compute.pool or (pools[nodes[0]] if nodes else compute.accelerator),
+        "pool": compute.pool or _pool(nodes, pools) or compute.accelerator,
         "environment": {
             "version": environment.version,
             "dependencies": len(environment.dependencies),
@@ -81,6 +81,14 @@ def dry_run_document(
         "evidence": dict(refusal.evidence) if refusal else {},
         "warnings": list(warnings),
     }
+
+
+def _pool(nodes: Sequence[str], pools: dict[str, str]) -> str | None:
+    """Return where it would start; of one that waits, the only pool that could serve it."""
+    if nodes:
+        return pools[nodes[0]]
+    able = set(pools.values())
+    return able.pop() if len(able) == 1 else None
 
 
 def _message(found: Admitted, tried: Tried | None) -> str:

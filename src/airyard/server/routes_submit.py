@@ -65,7 +65,12 @@ async def _dry_run(context: ServerContext, command: SubmitRun, warnings: Sequenc
     state = await query(context, lambda control: control.state.copy())
     now_ms = context.clock.now_ms()
     cached = await run_in_threadpool(context.has_environment, command.workload)
-    pools = {node.name: state.policy.pool_of(node) for node in state.nodes.values()}
+    compute = command.workload.compute
+    pools = {
+        node.name: state.policy.pool_of(node)
+        for node in state.nodes.values()
+        if node.model == compute.model and len(node.devices) >= compute.local_world_size
+    }
     found = await run_in_threadpool(dry_run.admitted, state, command, now_ms)
     tried = None
     if found.waits:
