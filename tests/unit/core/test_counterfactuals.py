@@ -125,11 +125,11 @@ def test_of_the_ends_only_those_on_its_nodes_are_named() -> None:
 
 
 def test_a_reservation_that_ends() -> None:
-    want = waits(1, lasts=60)
+    want = waits(1, lasts=60, grace_ms=120_000)
     snapshot = yard(1, [want], reservations=(reserved(4, ["n0"], 30, 90),))
     one = found(snapshot, want)[Change.RESERVATION_ENDS]
     assert (one.text, one.at_ms) == ("when reservation 4 ends", at(90))
-    assert found(snapshot, want)[Change.SHORTER_LIMIT].detail == {"timeout_s": 1800}
+    assert found(snapshot, want)[Change.SHORTER_LIMIT].detail == {"timeout_s": 27 * 60}
 
 
 def test_nodes_that_come_back() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from airyard.core.policy import ProjectPolicy, Share, UserLimits
+from airyard.core.policy import PoolOrder, ProjectPolicy, Share, UserLimits
 from airyard.core.scheduling.eta import etas
 from airyard.core.scheduling.plan import Snapshot
 from explain_yard import MINUTE_MS, NOW_MS, at, book_of, minutes, reserved, runs, waits, yard
 
 WHOLE = range(8)
+IN_SUBMIT_ORDER = {"order": PoolOrder.FIFO}
 
 
 def expected(snapshot: Snapshot, **more: Any) -> dict[int, float]:
@@ -31,14 +32,18 @@ def test_what_fits_now_starts_now() -> None:
 
 def test_a_gang_waits_for_the_last_of_its_nodes_and_a_short_run_goes_beside_it() -> None:
     running = [runs(8, {"n0": WHOLE}, ends=10), runs(9, {"n1": WHOLE}, ends=40)]
-    waiting = [waits(1, 8, 2, lasts=60, queued=-300), waits(2, 8, lasts=25), waits(3, 8, lasts=35)]
-    assert expected(yard(2, waiting, running)) == {1: 40, 2: 10, 3: 100}
+    waiting = [waits(1, 8, 2, lasts=60, queued=-99), waits(2, 8, lasts=25), waits(3, 8, lasts=35)]
+    assert expected(yard(2, waiting, running, pool=IN_SUBMIT_ORDER)) == {1: 40, 2: 10, 3: 100}
 
 
 def test_without_promises_a_gang_is_passed_by_whoever_fits() -> None:
     running = [runs(8, {"n0": WHOLE}, ends=10), runs(9, {"n1": WHOLE}, ends=40)]
-    waiting = [waits(1, 8, 2, lasts=60, queued=-300), waits(2, 8, lasts=25), waits(3, 8, lasts=35)]
-    assert expected(yard(2, waiting, running, pool={"reservations": 0})) == {1: 70, 2: 10, 3: 35}
+    waiting = [waits(1, 8, 2, lasts=60, queued=-99), waits(2, 8, lasts=25), waits(3, 8, lasts=35)]
+    assert expected(yard(2, waiting, running, pool={"reservations": 0, **IN_SUBMIT_ORDER})) == {
+        1: 70,
+        2: 10,
+        3: 35,
+    }
 
 
 def test_late_ends_are_the_other_case() -> None:
@@ -100,6 +105,16 @@ def test_only_what_is_wanted_is_waited_for() -> None:
     waiting = [waits(index, lasts=10, queued=index - 100) for index in range(1, 50)]
     found = expected(yard(1, waiting), wanted=[3])
     assert (found[3], len(found)) == (20, 3)
+
+
+def test_a_project_that_falls_below_its_guarantee_goes_first_from_then_on() -> None:
+    """Run 9 ends after 5 minutes, and with it what project sure has: its waiting run goes before an earlier one."""
+    project = ProjectPolicy(name="sure", shares=(Share(pool="h100", guarantee=8),))
+    running = [runs(8, {"n0": WHOLE}, ends=10), runs(9, {"n1": WHOLE}, ends=5, project="sure")]
+    waiting = [waits(1, lasts=60, queued=-99), waits(2, lasts=60, project="sure")]
+    snapshot = yard(2, waiting, running, projects=[project])
+    for plans in (1, 100):
+        assert expected(snapshot, plans=plans) == {2: 5, 1: 10}
 
 
 def test_the_book_is_left_as_it_was() -> None:

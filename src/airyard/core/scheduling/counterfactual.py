@@ -13,7 +13,7 @@ from typing import Any
 from airyard.core.policy import Policy, ProjectPolicy, Reservation
 from airyard.core.scheduling.book import Book
 from airyard.core.scheduling.plan import NodeView, Plan, Running, Start, Waiting
-from airyard.core.scheduling.planner import plan
+from airyard.core.scheduling.planner import CLEARING_MS, plan
 from airyard.core.scheduling.sandbox import Sandbox
 from airyard.core.wording import span
 from airyard.core.workload import Priority
@@ -222,8 +222,9 @@ class _Search:
         """Look for the longest limit with which it ends before what is promised or reserved."""
         assert self._base is not None
         want = self._want
+        leaving_ms = want.grace_ms + CLEARING_MS
         turns = [hold.from_ms for hold in (*self._base.holds, *self._base.kept)]
-        turns += [one.from_ms for of_node in self._book.barred.values() for one in of_node]
+        turns += [one.from_ms - leaving_ms for of_node in self._book.barred.values() for one in of_node]
         lengths = {at_ms - self._now_ms for at_ms in turns}
         limits = sorted({_readable(ms) for ms in lengths if ms >= MINUTE_MS} - {0})
         limits = [ms for ms in limits if ms < want.bound_ms]

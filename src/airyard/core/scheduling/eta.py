@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 from airyard.core.scheduling.book import Book
 from airyard.core.scheduling.forward import Forward
-from airyard.core.scheduling.places import all_places
 from airyard.core.scheduling.rehearsal import Rehearsal
 
 MOST_PLANS = 100
@@ -67,7 +66,6 @@ def _starts(
     with Rehearsal(book, now_ms, late=late) as rehearsal:
         rehearsal.play(plans, left)
         if left is None or left:
-            order = all_places(book, rehearsal.now_ms)
-            then = Forward(book, rehearsal.now_ms, order, late=late).run(left)
+            then = Forward(book, rehearsal.now_ms, late=late).run(left)
             return {**then, **rehearsal.starts}
         return rehearsal.starts

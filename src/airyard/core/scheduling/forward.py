@@ -7,25 +7,44 @@ Cost: for each event the shapes that wait; for each start or end a few list inse
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from airyard.core.policy import PoolOrder
 from airyard.core.scheduling.book import Book
 from airyard.core.scheduling.future import FutureNode, Promise, Zone, ready_for, zones_of
-from airyard.core.scheduling.lines import REACH, Line, LineShape, Want, blocks, soonest
-from airyard.core.scheduling.nodes import FAR_MS, Kind
-from airyard.core.scheduling.order import OPENING_MS
-from airyard.core.scheduling.places import Place
-from airyard.core.scheduling.plan import Shape, Waiting
+from airyard.core.scheduling.lines import REACH, Line, LineShape, Turn, Want, blocks, soonest
+from airyard.core.scheduling.nodes import Kind
+from airyard.core.scheduling.order import FIRST_BAND
+from airyard.core.scheduling.places import bands_of, group_for, place_of
+from airyard.core.scheduling.plan import GroupKey, Shape, Waiting
+from airyard.core.scheduling.planner import CLEARING_MS
+from airyard.core.scheduling.preempt import BEST_EFFORT_RANK
+from airyard.core.scheduling.queue import Group
 
-GRAIN = 500
+GRAIN = 200
 """What happens within such a part of the time that has gone by is taken to happen at once, at the last of it."""
 
+MADE_ANEW = 300
+MADE_ANEW_EVERY = 16
+"""At so many first events promises are made anew, as plans do, and later at every so many; else they stay."""
+
+SECOND_TURN = -2
+LAST_TURN: Turn = (1 << 30, 0.0, 0.0, 0, 0)
 MOST_FAILED = 16
 """So many blocked runs are tried for a promise at one event."""
+
+
+class _Held(NamedTuple):
+    """What a run holds of its project's quotas."""
+
+    project: str
+    owner: str
+    pool: str
+    rank: int
+    devices: int
 
 
 @dataclass(slots=True, eq=False)
@@ -33,40 +52,44 @@ class _Event:
     """Devices come free, quota is given back, a run wakes or its promise is due; with nothing set: look again."""
 
     nodes: list[tuple[FutureNode, int]]
-    project: str = ""
-    owner: str = ""
-    pool: str = ""
-    devices: int = 0
+    given_back: _Held | None = None
     due: Want | None = None
 
 
 class Forward:
-    """The future of a book as it is at ``now_ms``; ``order``: the places of all that wait, now and later.
+    """The future of a book as it is at ``now_ms``.
 
     ``late``: runs last as long as one time in ten, else as long as in the median.
     """
 
-    def __init__(self, book: Book, now_ms: int, order: Sequence[Place], *, late: bool) -> None:
+    def __init__(self, book: Book, now_ms: int, *, late: bool) -> None:
         self._book = book
         self._now_ms = now_ms
-        self._order = order
         self._late = late
         self._events: list[tuple[int, int, _Event]] = []
         self._number = 0
         self._starts: dict[int, int] = {}
         self._left: set[int] = set()
         self._held = dict(book.shares.held)
+        self._firm = dict(book.shares.firm)
         self._users = dict(book.shares.users)
+        self._cycles = 0
         self._promised: dict[str, int] = {}
+        self._holders: dict[Want, None] = {}
         self._room: set[str] = set()
         """Pools in which one more run may be given a promise."""
-        self._next: Want | None = None
-        """The next to be given one, where that is known."""
-        self._failed: set[Want] = set()
-        """Blocked runs that nothing could be promised to at this event."""
-        wants = [book.queue.runs[place.run_id] for place in order]
-        self._zones = self._look_at_nodes({want.shape for want in wants})
-        self._shapes = self._line_up(wants)
+        self._blocked: list[tuple[Turn, Want, bool]] = []
+        """Who might be given one at this event: the first of each line, by turn."""
+        awake = {group.key.shape for group in book.queue.groups.values()}
+        asleep = [book.queue.runs[run_id] for run_id, wakes_ms in book.queue.parked.items() if wakes_ms]
+        self._zones = self._look_at_nodes(awake | {want.shape for want in asleep})
+        self._known: dict[Shape, LineShape] = {}
+        self._lines: dict[tuple[GroupKey, bool], Line] = {}
+        self._line_up(asleep)
+        for line in self._lines.values():
+            line.runs.sort(key=lambda one: one.entry)
+            line.settle()
+        self._shapes = [shape for shape in self._known.values() if shape.pools]
         for shape in self._shapes:
             for pool, _ in shape.pools:
                 self._more_room(pool)
@@ -87,33 +110,58 @@ class Forward:
             by_fabric=any(shape.same_fabric for shape in shapes),
         )
 
-    def _line_up(self, wants: Sequence[Waiting]) -> list[LineShape]:
-        book, parked = self._book, self._book.queue.parked
-        shapes: dict[Shape, LineShape] = {}
-        lines: dict[tuple[Shape, str, str], Line] = {}
-        for number, want in enumerate(wants):
-            if want.project in book.spent:
+    def _line_up(self, asleep: Sequence[Waiting]) -> None:
+        book = self._book
+        for group in book.queue.groups.values():
+            if group.key.project in book.spent or not self._shape(group.key.shape).pools:
                 continue
-            shape = shapes.get(want.shape)
-            if shape is None:
-                in_submit_order = book.pool(book.primary(want.shape)).order is PoolOrder.FIFO
-                pools = self._pools_of(want.shape)
-                shape = shapes[want.shape] = LineShape(want.shape, pools, opens_at_once=in_submit_order)
-            if not shape.pools:
+            since_ms = self._now_ms - group.ageing_ms
+            for entry in group.entries:
+                aged = entry[1] <= since_ms and not group.key.claims
+                line = self._line(group, aged=aged)
+                stands = (float(entry[1]), entry[1], entry[2]) if aged else entry
+                line.runs.append(Want(book.queue.runs[entry[2]], stands, line))
+        for want in asleep:
+            if want.project in book.spent or not self._shape(want.shape).pools:
                 continue
-            limited = book.shares.limits(want.project)
-            key = (want.shape, want.project, want.owner) if limited else (want.shape, "", "")
-            line = lines.get(key)
-            if line is None:
-                line = lines[key] = Line(shape, limited=limited)
-                shape.lines.append(line)
-            one = Want(want, number, line)
-            if want.run_id in parked:
-                one.asleep = True
-                self._at(parked[want.run_id], _Event([], due=one))
-            else:
-                line.runs.append((number, one))
-        return [shape for shape in shapes.values() if shape.pools]
+            place = place_of(book, want, self._now_ms)
+            line = self._line(group_for(book, want), aged=place.band == FIRST_BAND)
+            one = Want(want, (place.standing, place.queued_ms, place.run_id), line)
+            one.asleep = True
+            self._at(book.queue.parked[want.run_id], _Event([], due=one))
+
+    def _shape(self, shape: Shape) -> LineShape:
+        found = self._known.get(shape)
+        if found is None:
+            in_submit_order = self._book.pool(self._book.primary(shape)).order is PoolOrder.FIFO
+            found = LineShape(shape, self._pools_of(shape), opens_at_once=in_submit_order)
+            self._known[shape] = found
+        return found
+
+    def _line(self, group: Group, *, aged: bool) -> Line:
+        key, shares = group.key, self._book.shares
+        line = self._lines.get((key, aged))
+        if line is not None:
+            return line
+        guarantee, bands = 0, (FIRST_BAND, FIRST_BAND)
+        if not aged:
+            bands = bands_of(self._book, group)
+            if key.rank != BEST_EFFORT_RANK and bands[0] != bands[1]:
+                guarantee = shares.guarantee(key.project, group.pool)
+        shape = self._shape(key.shape)
+        limited = shares.limits(key.project)
+        line = Line(shape, group.pool, bands, guarantee=guarantee, limited=limited)
+        shape.lines.append(line)
+        self._lines[key, aged] = line
+        return line
+
+    def _band(self, line: Line, want: Waiting) -> float:
+        """Return the band of a line as things stand: projects leave and enter their guarantees."""
+        within, beyond = line.bands
+        if not line.guarantee:
+            return beyond
+        held = self._firm.get((want.project, line.pool), 0)
+        return within if held + want.devices <= line.guarantee else beyond
 
     def _pools_of(self, shape: Shape) -> list[tuple[str, list[Zone]]]:
         """Return the pools in which enough open nodes could serve the shape one day."""
@@ -134,10 +182,11 @@ class Forward:
                         ends.setdefault(end_ms, []).append((node, node.busy.count(end_ms)))
         for end_ms, nodes in ends.items():
             self._at(end_ms, _Event(nodes))
+        counted = {key.project for (key, _), line in self._lines.items() if line.counted}
         for one in self._book.running.values():
-            if self._book.shares.limits(one.project):
-                given_back = _Event([], one.project, one.owner, one.pool, one.devices)
-                self._at(max(one.end_ms, self._now_ms + 1), given_back)
+            if one.project in counted:
+                held = _Held(one.project, one.owner, one.pool, one.rank, one.devices)
+                self._at(max(one.end_ms, self._now_ms + 1), _Event([], held))
         bars = {one for of_node in self._book.barred.values() for one in of_node}
         for at_ms in {at for one in bars for at in (one.from_ms, one.to_ms) if at > self._now_ms}:
             self._at(at_ms, _Event([]))
@@ -171,9 +220,9 @@ class Forward:
     def _happen(self, event: _Event) -> None:
         for node, count in event.nodes:
             node.zone.give_back(node, count)
-        if event.project:
-            self._count(event.project, event.owner, event.pool, -event.devices, -1)
-            self._more_room(event.pool)
+        if event.given_back is not None:
+            self._count(event.given_back, -1)
+            self._more_room(event.given_back.pool)
 
     def _due(self, one: Want, now_ms: int) -> None:
         """Wake a run, or start it where it was promised to."""
@@ -183,7 +232,7 @@ class Forward:
             for pool, _ in one.line.shape.pools:
                 self._more_room(pool)
         promise = one.promise
-        if promise is None or promise.from_ms > now_ms:
+        if promise is None or promise.from_ms > now_ms or self._cycles < MADE_ANEW:
             return
         over = one.line.limited and self._over(one.want, promise.pool)
         if not over and all(node.ready >= node.share_of(promise.devices) for node in promise.nodes):
@@ -193,100 +242,106 @@ class Forward:
 
     def _cycle(self, now_ms: int) -> None:
         """Start what fits now, in order; give the first blocked ones promises before later ones are looked at."""
-        self._failed.clear()
-        heap: list[tuple[float, int, int, Line, bool]] = []
-        for shape in self._shapes:
-            if shape.possible():
-                for line in shape.lines:
-                    index = line.first()
-                    if index >= 0:
-                        number = line.runs[index][0]
-                        heap.append((number, number, index, line, shape.opens_at_once))
-        heapq.heapify(heap)
+        self._cycles += 1
+        self._blocked.clear()
+        if self._cycles <= MADE_ANEW or self._cycles % MADE_ANEW_EVERY == 0:
+            for one in tuple(self._holders):
+                self._release(one)
+            self._expect_blocked()
+        heap = self._short_enough(now_ms)
         looked: dict[Line, int] = {}
         while heap:
-            turn, number, index, line, opening = heapq.heappop(heap)
+            turn, index, line, opening = heapq.heappop(heap)
             shape = line.shape
-            if not shape.possible():
+            if not shape.possible() or shape.until_ms <= now_ms:
                 continue
-            if self._room:
+            one = line.runs[index]
+            if now_ms + one.bound_ms > shape.until_ms:
+                self._push(heap, line, line.next(index, shape.until_ms - now_ms))
+                continue
+            if line.guarantee and turn[1] != self._band(line, one.want):
+                # Starts have taken its project beyond its guarantee meanwhile.
+                self._push(heap, line, index, opening=opening)
+                continue
+            if self._blocked:
                 self._promise_before(turn, now_ms)
-            one = line.runs[index][1]
-            found = self._find(one, now_ms, opening=opening)
-            if found is not None:
-                self._start(one, *found, now_ms)
-                index = line.next(index)
-            elif line.limited and self._over_in_all(one.want, shape):
-                continue
-            elif not opening and shape.opens():
-                heapq.heappush(heap, (self._later(one), number, index, line, True))
-                continue
-            elif one.promise is not None:
-                index = line.next(index)
+            after = self._serve(one, now_ms, looked, opening=opening or not shape.opens())
+            if after == SECOND_TURN:
+                self._push(heap, line, index, opening=True)
             else:
-                looked[line] = looked.get(line, 0) + 1
-                within = looked[line] <= REACH
-                index = line.shorter(index, shape.until_ms - now_ms) if within else -1
-            if index >= 0:
-                number = line.runs[index][0]
-                heapq.heappush(heap, (number, number, index, line, shape.opens_at_once))
-        if self._room:
-            self._promise_before(FAR_MS, now_ms)
+                self._push(heap, line, after)
+        if self._blocked:
+            self._promise_before(LAST_TURN, now_ms)
 
-    def _turn(self, one: Want) -> float:
-        """Return when it is settled that a run is blocked: at its place, or where it would have opened a node."""
-        shape = one.line.shape
-        return one.number if shape.opens_at_once or not shape.opens() else self._later(one)
+    def _short_enough(self, now_ms: int) -> list[tuple[Turn, int, Line, bool]]:
+        """Return of each line the first run that might go now, with its turn, as a heap."""
+        rows = []
+        for shape in self._shapes:
+            if not shape.possible() or (window_ms := shape.window(now_ms)) <= 0:
+                continue
+            for line in shape.lines:
+                index = line.first(window_ms)
+                if index >= 0:
+                    one = line.runs[index]
+                    band = self._band(line, one.want) if line.guarantee else line.bands[1]
+                    rows.append((one.turn(band, opening=False), index, line, shape.opens_at_once))
+        heapq.heapify(rows)
+        return rows
 
-    def _later(self, one: Want) -> float:
-        """Return where a run stands in the queue when it has to open a whole node of which it takes a part."""
-        if one.later is None:
-            place = self._order[one.number]
-            later = place._replace(standing=place.standing + OPENING_MS)
-            one.later = bisect_left(self._order, later) - 0.5
-        return one.later
+    def _push(
+        self, heap: list[tuple[Turn, int, Line, bool]], line: Line, index: int, *, opening: bool | None = None
+    ) -> None:
+        """Have a run of a line looked at in its turn; -1 is nobody."""
+        if index >= 0:
+            one, at_once = line.runs[index], line.shape.opens_at_once
+            turn = one.turn(self._band(line, one.want), opening=bool(opening) and not at_once)
+            heapq.heappush(heap, (turn, index, line, at_once if opening is None else opening))
+
+    def _serve(self, one: Want, now_ms: int, looked: dict[Line, int], *, opening: bool) -> int:
+        """Start a run if it fits; return who of its line is next, -1 for nobody, ``SECOND_TURN`` for itself."""
+        line, shape = one.line, one.line.shape
+        found = self._find(one, now_ms, opening=opening) if one.promise is None else None
+        if found is not None:
+            self._start(one, *found, now_ms)
+        elif line.limited and self._over_in_all(one.want, shape):
+            return -1
+        elif one.promise is None and not opening:
+            return SECOND_TURN
+        else:
+            looked[line] = looked.get(line, 0) + 1
+            if looked[line] > REACH:
+                return -1
+        return line.next(one.index, shape.until_ms - now_ms)
 
     # One run.
 
     def _find(self, one: Want, now_ms: int, *, opening: bool) -> tuple[str, list[FutureNode]] | None:
-        """Return where a run fits now, or None. Its own promise it may use up."""
-        want, shape, line = one.want, one.line.shape, one.line
-        until_ms = now_ms + one.bound_ms
+        """Return where a run fits now, or None."""
+        want, shape = one.want, one.line.shape
         version = shape.version()
-        if one.promise is None and version == shape.tried and until_ms > shape.until_ms:
+        if not opening and version == shape.shut[0] and one.bound_ms >= shape.shut[1]:
             return None
+        until_ms = now_ms + one.bound_ms
         for pool, zones in shape.pools:
-            if line.limited and self._over(want, pool):
+            if one.line.limited and self._over(want, pool):
                 continue
-            allowed = [z for z in zones if not (z.bars and z.bars_run(want.project, now_ms, until_ms))]
-            own = self._own(one, until_ms) if one.promise is not None else []
+            gone_ms = until_ms + want.grace_ms + CLEARING_MS
+            allowed = [z for z in zones if not (z.bars and z.bars_run(want.project, now_ms, gone_ms))]
             for block in blocks(allowed, shape):
-                nodes = [node for node in own if node.zone in block]
-                others = ready_for(block, shape.count, until_ms, opening=opening, beside=one.promise is None)
-                nodes += islice(others, max(shape.nodes - len(nodes), 0))
-                if len(nodes) >= shape.nodes:
-                    return pool, nodes[: shape.nodes]
-        if one.promise is None and opening:
-            shape.tried, shape.until_ms = version, shape.longest()
+                nodes = list(islice(ready_for(block, shape.count, until_ms, opening=opening), shape.nodes))
+                if len(nodes) == shape.nodes:
+                    return pool, nodes
+        if opening:
+            shape.note_failure()
+        elif not one.line.limited:
+            shape.shut = version, one.bound_ms
         return None
-
-    @staticmethod
-    def _own(one: Want, until_ms: int) -> list[FutureNode]:
-        """Return the nodes promised to a run on which it could be now."""
-        promise = one.promise
-        assert promise is not None
-        count = promise.devices
-        return [
-            node
-            for node in promise.nodes
-            if node.ready >= node.share_of(count) and node.allows(count, until_ms, but=promise)
-        ]
 
     def _start(self, one: Want, pool: str, nodes: list[FutureNode], now_ms: int) -> None:
         want = one.want
         if one.promise is not None:
             self._release(one)
-        one.started = True
+        one.line.start(one)
         self._starts[want.run_id] = now_ms
         self._left.discard(want.run_id)
         lasts_ms = one.bound_ms if self._late else min(want.expected_ms, one.bound_ms)
@@ -294,52 +349,44 @@ class Forward:
         event = _Event(
             [(node, node.zone.take(node, want.devices_per_node, end_ms, bound_ms)) for node in nodes]
         )
-        if one.line.limited:
-            event.project, event.owner, event.pool, event.devices = (
-                want.project,
-                want.owner,
-                pool,
-                want.devices,
-            )
-            self._count(want.project, want.owner, pool, want.devices, 1)
+        if one.line.counted:
+            event.given_back = _Held(want.project, want.owner, pool, want.rank, want.devices)
+            self._count(event.given_back, 1)
         self._at(end_ms, event)
 
     # Promises.
 
-    def _promise_before(self, number: float, now_ms: int) -> None:
-        """Give promises to runs ahead of a place, all of them blocked, until their pools have as many as they may."""
-        while self._room:
-            one = self._next
-            if one is None or not one.blocked:
-                one = self._next = self._next_blocked()
-            if one is not None and self._turn(one) >= number:
-                return
-            if one is None or len(self._failed) > MOST_FAILED:
-                # Nothing more can be promised until something changes.
-                self._room.clear()
-                return
-            if not self._promise(one, now_ms):
-                self._failed.add(one)
-            self._next = None
-
-    def _next_blocked(self) -> Want | None:
-        best: Want | None = None
-        best_turn = 0.0
+    def _expect_blocked(self) -> None:
+        """Line up the first run of each line by the turn at which it is settled that it is blocked."""
         for shape in self._shapes:
-            if not any(pool in self._room for pool, _ in shape.pools):
-                continue
+            # A run that may open a whole node for a part of it has a later turn for that.
+            later = not shape.opens_at_once and shape.opens()
             for line in shape.lines:
-                one = line.unpromised(self._failed)
-                turn = self._turn(one) if one is not None else 0.0
-                if one is None or (best is not None and best_turn <= turn):
-                    continue
-                if not (line.limited and self._over_in_all(one.want, shape)):
-                    best, best_turn = one, turn
-        return best
+                if line.head >= 0:
+                    one = line.runs[line.head]
+                    self._blocked.append((one.turn(self._band(line, one.want), opening=later), one, later))
+        heapq.heapify(self._blocked)
+
+    def _promise_before(self, turn: Turn, now_ms: int) -> None:
+        """Give promises to runs ahead of a turn, all of them blocked, until their pools have as many as they may."""
+        blocked, failed = self._blocked, 0
+        while blocked and blocked[0][0] < turn:
+            _, one, later = heapq.heappop(blocked)
+            line = one.line
+            if not one.started and not (line.limited and self._over_in_all(one.want, line.shape)):
+                failed += not self._promise(one, now_ms)
+            if not self._room or failed > MOST_FAILED:
+                blocked.clear()
+                return
+            index = line.next(one.index)
+            if index >= 0:
+                one = line.runs[index]
+                heapq.heappush(blocked, (one.turn(self._band(line, one.want), opening=later), one, later))
 
     def _promise(self, one: Want, now_ms: int) -> bool:
         """Promise a run the nodes that come free for it first, in the first of its pools that has room for that."""
         shape, want = one.line.shape, one.want
+        stays_ms = want.bound_ms + want.grace_ms + CLEARING_MS
         for pool, zones in shape.pools:
             if pool not in self._room or (one.line.limited and self._over(want, pool)):
                 continue
@@ -347,7 +394,7 @@ class Forward:
                 zones,
                 shape,
                 now_ms,
-                lambda zone, at_ms: zone.opens_ms(want.project, at_ms, want.bound_ms) if zone.bars else at_ms,
+                lambda zone, at_ms: zone.opens_ms(want.project, at_ms, stays_ms) if zone.bars else at_ms,
             )
             if nodes:
                 self._keep(one, Promise(nodes, want.devices_per_node, at_ms, pool))
@@ -356,6 +403,7 @@ class Forward:
 
     def _keep(self, one: Want, promise: Promise) -> None:
         one.promise = promise
+        self._holders[one] = None
         for node in promise.nodes:
             node.zone.promise(node, promise)
         count = self._promised[promise.pool] = self._promised.get(promise.pool, 0) + 1
@@ -369,6 +417,7 @@ class Forward:
         for node in promise.nodes:
             node.zone.release(node, promise)
         one.promise = None
+        del self._holders[one]
         self._promised[promise.pool] -= 1
         self._more_room(promise.pool)
 
@@ -376,14 +425,16 @@ class Forward:
         """Note that one more run of a pool may be given a promise."""
         if self._promised.get(pool, 0) < self._book.pool(pool).reservations:
             self._room.add(pool)
-            self._next = None
 
     # Quotas.
 
-    def _count(self, project: str, owner: str, pool: str, devices: int, runs: int) -> None:
-        self._held[project, pool] = self._held.get((project, pool), 0) + devices
-        had_runs, had_devices = self._users.get((project, owner), (0, 0))
-        self._users[project, owner] = had_runs + runs, had_devices + devices
+    def _count(self, held: _Held, times: int) -> None:
+        devices, key = held.devices * times, (held.project, held.pool)
+        self._held[key] = self._held.get(key, 0) + devices
+        if held.rank != BEST_EFFORT_RANK:
+            self._firm[key] = self._firm.get(key, 0) + devices
+        runs, of_user = self._users.get((held.project, held.owner), (0, 0))
+        self._users[held.project, held.owner] = runs + times, of_user + devices
 
     def _over(self, want: Waiting, pool: str) -> bool:
         """True when the run would take its project or user over what they may have."""

@@ -125,6 +125,8 @@ class Zone:
     def take(self, node: FutureNode, count: int, until_ms: int, bound_ms: int) -> int:
         """Let ``count`` devices be in use until a time, at the latest ``bound_ms``; return how many go with them."""
         count = node.share_of(count)
+        # A node that has been opened may take in others.
+        self.version += node.whole and count < self.kind.total
         for one in node.promises:
             if bound_ms > one.from_ms:
                 one.spare[node] -= count
@@ -244,21 +246,18 @@ def _busy(slot: Slot, now_ms: int) -> list[int]:
     return busy[-size:] if size else []
 
 
-def ready_for(
-    zones: list[Zone], count: int, until_ms: int, *, opening: bool, beside: bool
-) -> Iterator[FutureNode]:
+def ready_for(zones: list[Zone], count: int, until_ms: int, *, opening: bool) -> Iterator[FutureNode]:
     """Yield nodes that have ``count`` devices ready until a time, the fullest first.
 
-    ``opening``: whole free nodes of which only a part is asked as well. ``beside``: those with promises on them as
-    well, as far as ``SCAN`` goes.
+    Those with promises on them come last, as far as ``SCAN`` goes. ``opening``: whole free nodes of which only a part
+    is asked as well.
     """
     for zone in zones:
         for row in zone.free[count:]:
             for node in row:
                 if opening or not node.whole or zone.kind.total == count:
                     yield node
-    if beside:
-        for zone in zones:
-            for node in islice((node for row in zone.kept[count:] for node in row), SCAN):
-                if (opening or not node.whole or zone.kind.total == count) and node.allows(count, until_ms):
-                    yield node
+    for zone in zones:
+        for node in islice((node for row in zone.kept[count:] for node in row), SCAN):
+            if (opening or not node.whole or zone.kind.total == count) and node.allows(count, until_ms):
+                yield node

@@ -5,30 +5,36 @@ Owns: lines, their order, what is known of a shape. Must not know: nodes' inner 
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import insort
 from collections.abc import Callable
 from heapq import nsmallest
 
 from airyard.core.scheduling.future import FutureNode, Promise, Zone
 from airyard.core.scheduling.nodes import FAR_MS
+from airyard.core.scheduling.order import OPENING_MS
 from airyard.core.scheduling.plan import Shape, Waiting
+from airyard.core.scheduling.queue import Entry
 
 REACH = 16
-"""How many runs of one shape behind a blocked one are looked at for one that is short enough."""
+"""How many runs of one line are tried in vain at one event."""
+
+
+Turn = tuple[int, float, float, int, int]
+"""When a run is looked at: class, band, standing, queued_ms, run id; the lower first."""
 
 
 class Want:
-    """A waiting run; ``number`` is its place in the whole queue."""
+    """A waiting run of a line."""
 
-    __slots__ = ("asleep", "bound_ms", "later", "line", "number", "promise", "started", "want")
+    __slots__ = ("asleep", "bound_ms", "entry", "index", "line", "promise", "started", "want")
 
-    def __init__(self, want: Waiting, number: int, line: Line) -> None:
+    def __init__(self, want: Waiting, entry: Entry, line: Line) -> None:
         self.want = want
+        self.entry = entry
         self.bound_ms = want.bound_ms
-        self.number = number
-        self.later: float | None = None
-        """Its second place, for opening a whole node of which it takes a part; None while that is not known."""
         self.line = line
+        self.index = -1
+        """Its place in the line."""
         self.started = False
         self.asleep = False
         self.promise: Promise | None = None
@@ -38,71 +44,144 @@ class Want:
         """True when it could be given a promise."""
         return not self.started and self.promise is None
 
+    def turn(self, band: float, *, opening: bool) -> Turn:
+        """Return its turn; with ``opening`` the later one, at which it may open a whole node for a part of it."""
+        standing, queued_ms, run_id = self.entry
+        return self.want.rank, band, standing + OPENING_MS if opening else standing, queued_ms, run_id
+
+
+class _Durations:
+    """How long each run of a line may last, for the question who is the next that is short enough."""
+
+    __slots__ = ("_least", "_size")
+
+    def __init__(self, durations: list[int]) -> None:
+        size = 1
+        while size < len(durations):
+            size *= 2
+        self._size = size
+        self._least = [FAR_MS + 1] * size + durations + [FAR_MS + 1] * (size - len(durations))
+        """A tree in a row: entry i is the less of entries 2i and 2i + 1, the last ``size`` are the durations."""
+        for at in range(size - 1, 0, -1):
+            self._least[at] = min(self._least[2 * at], self._least[2 * at + 1])
+
+    def least(self) -> int:
+        """Return the shortest duration of all."""
+        return self._least[1]
+
+    def strike_out(self, index: int) -> None:
+        """Let a run be no candidate any more."""
+        least, at = self._least, index + self._size
+        least[at] = FAR_MS + 1
+        while at > 1:
+            at //= 2
+            less = min(least[2 * at], least[2 * at + 1])
+            if less == least[at]:
+                return
+            least[at] = less
+
+    def first(self, index: int, most: int) -> int:
+        """Return the first from ``index`` on that lasts at most so long; -1 when there is none."""
+        least, size = self._least, self._size
+        if index >= size:
+            return -1
+        at = index + size
+        while least[at] > most:
+            while at & 1:
+                at >>= 1
+            if at == 0:
+                return -1
+            at += 1
+        while at < size:
+            at *= 2
+            at += least[at] > most
+        return at - size
+
 
 class Line:
-    """Waiting runs of one shape, and of one project and user where these have limits, in order."""
+    """Waiting runs of one group in order; those that have waited too long are a line of their own.
 
-    __slots__ = ("_at", "limited", "runs", "shape")
+    ``pool``: the one that serves it first. ``bands``: its band while its project is within its guarantee of
+    ``guarantee`` devices there, and else.
+    """
 
-    def __init__(self, shape: LineShape, *, limited: bool) -> None:
+    __slots__ = (
+        "_durations",
+        "bands",
+        "counted",
+        "guarantee",
+        "head",
+        "least_ms",
+        "limited",
+        "pool",
+        "runs",
+        "shape",
+    )
+
+    def __init__(
+        self, shape: LineShape, pool: str, bands: tuple[float, float], *, guarantee: int, limited: bool
+    ) -> None:
         self.shape = shape
+        self.pool = pool
+        self.bands = bands
+        self.guarantee = guarantee
         self.limited = limited
-        self.runs: list[tuple[int, Want]] = []
-        self._at = 0
+        self.counted = limited or guarantee > 0
+        """What its runs hold is to be counted: somebody asks for it."""
+        self.runs: list[Want] = []
+        self._durations = _Durations([])
+        self.head = -1
+        """Where the first run stands that has not started, or -1."""
+        self.least_ms = FAR_MS + 1
+        """How long the shortest of those may last."""
 
     def enter(self, one: Want) -> None:
-        """Put a run that has woken in its place."""
-        place = bisect_left(self.runs, one.number, key=lambda row: row[0])
-        self.runs.insert(place, (one.number, one))
-        self._at = min(self._at, place)
+        """Put a run in its place."""
+        insort(self.runs, one, key=lambda other: other.entry)
+        self.settle()
 
-    def first(self) -> int:
-        """Return where the first run stands that has not started; -1 when all have."""
-        runs, at, end = self.runs, self._at, len(self.runs)
-        while at < end and runs[at][1].started:
-            at += 1
-        self._at = at
-        return at if at < end else -1
+    def settle(self) -> None:
+        """Take in who stands in line by now. Cost: its runs."""
+        for index, one in enumerate(self.runs):
+            one.index = index
+        self._durations = _Durations([FAR_MS + 1 if one.started else one.bound_ms for one in self.runs])
+        self._note(self._durations.first(0, FAR_MS))
 
-    def next(self, index: int) -> int:
-        """Return where the next run after a place stands that has not started; -1 when there is none."""
-        runs, end = self.runs, len(self.runs)
-        for at in range(index + 1, end):
-            if not runs[at][1].started:
-                return at
-        return -1
+    def _note(self, head: int) -> None:
+        self.head = head
+        self.least_ms = self._durations.least()
 
-    def shorter(self, index: int, bound_ms: int) -> int:
-        """Return where one of the next ``REACH`` runs stands that lasts at most so long; -1 when none does."""
-        if bound_ms <= 0:
+    def start(self, one: Want) -> None:
+        """Let one of the runs start."""
+        one.started = True
+        self._durations.strike_out(one.index)
+        self._note(self._durations.first(one.index + 1, FAR_MS) if one.index == self.head else self.head)
+
+    def next(self, index: int, most_ms: int = FAR_MS) -> int:
+        """Return where the next run after a place stands that has not started and lasts at most so long, or -1."""
+        return self._durations.first(index + 1, most_ms) if self.least_ms <= most_ms else -1
+
+    def first(self, most_ms: int) -> int:
+        """Return where the first run stands that has not started and lasts at most so long, or -1."""
+        if self.least_ms > most_ms:
             return -1
-        runs, left = self.runs, REACH
-        for at in range(index + 1, len(runs)):
-            one = runs[at][1]
-            if one.started:
-                continue
-            if one.bound_ms <= bound_ms:
-                return at
-            left -= 1
-            if not left:
-                break
-        return -1
-
-    def unpromised(self, but: set[Want]) -> Want | None:
-        """Return the first run that has neither started nor a promise, nor is one of ``but``."""
-        at = self.first()
-        while 0 <= at < len(self.runs):
-            one = self.runs[at][1]
-            if one.promise is None and not one.started and one not in but:
-                return one
-            at += 1
-        return None
+        return self.head if self.runs[self.head].bound_ms <= most_ms else self.next(self.head, most_ms)
 
 
 class LineShape:
     """What runs of one shape share: where they may stand, and what was tried in vain."""
 
-    __slots__ = ("count", "fabric_bound", "lines", "nodes", "opens_at_once", "pools", "tried", "until_ms")
+    __slots__ = (
+        "_seen",
+        "count",
+        "fabric_bound",
+        "lines",
+        "nodes",
+        "opens_at_once",
+        "pools",
+        "shut",
+        "until_ms",
+    )
 
     def __init__(self, shape: Shape, pools: list[tuple[str, list[Zone]]], *, opens_at_once: bool) -> None:
         self.opens_at_once = opens_at_once
@@ -112,10 +191,11 @@ class LineShape:
         self.fabric_bound = shape.same_fabric
         self.pools = pools
         self.lines: list[Line] = []
-        self.tried = -1
-        """The version of its zones at which a run was tried in vain."""
+        self.shut = (-1, 0)
+        """The version of its zones at which a run that lasts so long found no node in use to go to, and that long."""
+        self._seen = -1
         self.until_ms = 0
-        """Until when a run of the shape could go beside the promises then."""
+        """Until when a run of the shape could go beside all promises, reservations left aside; 0: not at all."""
 
     def possible(self) -> bool:
         """True when enough nodes have the devices ready, promised or not."""
@@ -127,6 +207,18 @@ class LineShape:
             if having >= self.nodes:
                 return True
         return False
+
+    def window(self, now_ms: int) -> int:
+        """Return how long a run of the shape may last at most to go now; 0 or less when none can."""
+        version = self.version()
+        if version != self._seen:
+            self._seen = version
+            self.note_failure()
+        return self.until_ms - now_ms
+
+    def note_failure(self) -> None:
+        """Find out anew until when a run could go: somebody went, or could not."""
+        self.until_ms = self.longest()
 
     def opens(self) -> bool:
         """True when there are nodes free as a whole of which a run would take a part."""

@@ -11,7 +11,14 @@ from typing import NamedTuple
 from airyard.core.policy import PoolOrder
 from airyard.core.scheduling.book import Book
 from airyard.core.scheduling.listing import band_of
-from airyard.core.scheduling.order import CLAIM_BAND, FIRST_BAND, GUARANTEED_BAND, SLICED_BAND, standing
+from airyard.core.scheduling.order import (
+    CLAIM_BAND,
+    FIRST_BAND,
+    GUARANTEED_BAND,
+    SLICED_BAND,
+    band,
+    standing,
+)
 from airyard.core.scheduling.plan import Waiting
 from airyard.core.scheduling.queue import Group
 
@@ -68,12 +75,28 @@ def all_places(book: Book, now_ms: int) -> list[Place]:
 
 def place_of(book: Book, want: Waiting, now_ms: int) -> Place:
     """Return the place of any waiting run; of one that is parked the place it would have."""
+    group = group_for(book, want)
+    if want.queued_ms + group.ageing_ms <= now_ms and not group.key.claims:
+        return Place(want.rank, FIRST_BAND, want.queued_ms, want.queued_ms, want.run_id)
+    return Place(want.rank, band_of(book, group), *standing(want, group.order))
+
+
+def group_for(book: Book, want: Waiting) -> Group:
+    """Return the group of a waiting run; of one that is parked the group that it will be in."""
     key = book.group_of(want)
     pool = book.pool(book.primary(key.shape))
-    if want.queued_ms + pool.ageing_ms <= now_ms and not key.claims:
-        return Place(want.rank, FIRST_BAND, want.queued_ms, want.queued_ms, want.run_id)
-    group = book.queue.groups.get(key) or Group(key, pool.name, pool.order, pool.ageing_ms)
-    return Place(want.rank, band_of(book, group), *standing(want, pool.order))
+    return book.queue.groups.get(key) or Group(key, pool.name, pool.order, pool.ageing_ms)
+
+
+def bands_of(book: Book, group: Group) -> tuple[float, float]:
+    """Return the bands of a group: while its project is within its guarantee, and else."""
+    key = group.key
+    if key.claims:
+        return CLAIM_BAND, CLAIM_BAND
+    served = book.shares.over_served(key.project, group.pool, group.order)
+    later = SLICED_BAND if key.sliced else 0.0
+    within, beyond = (band(group.order, guaranteed=sure, over_served=served) for sure in (True, False))
+    return within + later, beyond + later
 
 
 def rule_between(first: Place, second: Place, order: PoolOrder) -> Rule:
