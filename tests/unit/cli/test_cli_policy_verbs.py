@@ -187,3 +187,16 @@ def test_pools_show_guarantees_and_order(airyard: Any) -> None:
 def test_the_schema_of_the_yard_is_another_one(airyard: Any) -> None:
     assert json.loads(airyard("schema", "--yard")[1])["$id"] == "urn:airyard:yard:1"
     assert json.loads(airyard("schema")[1])["$id"] == "urn:airyard:workload:1"
+
+
+def test_nodes_show_labels_where_there_are_any(airyard: Any) -> None:
+    plain = {"name": "n1", "accelerator": "CPU", "pool": "CPU", "devices": [], "labels": {}}
+    rack = {**plain, "name": "n2", "labels": {"zone": "a", "rack": "7"}}
+    _, out, _ = airyard("nodes", answers={"GET /nodes": [{"nodes": [plain, rack]}]})
+    assert [line.split()[-2:] for line in out.splitlines()] == [
+        ["BY", "LABELS"],
+        ["-", "-"],
+        ["rack=7,", "zone=a"],
+    ]
+    _, out, _ = airyard("nodes", answers={"GET /nodes": [{"nodes": [plain]}]})
+    assert "LABELS" not in out

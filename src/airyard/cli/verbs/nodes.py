@@ -10,7 +10,7 @@ from airyard.cli.app import App, verb
 
 @verb("nodes")
 def command(app: App) -> None:
-    """List the nodes: type, what is free, what each device does."""
+    """List the nodes: type, pool, labels, what is free, what each device does."""
     nodes = app.client.nodes()
     if app.as_json:
         app.console.data({"nodes": nodes})
@@ -36,8 +36,16 @@ def command(app: App) -> None:
                 _uses(devices),
             ]
         )
-    head = ("NODE", "ACCELERATOR", "POOL", "STATE", "FREE", "IN USE BY")
+    head = ["NODE", "ACCELERATOR", "POOL", "STATE", "FREE", "IN USE BY"]
+    if any(node.get("labels") for node in nodes):
+        head.append("LABELS")
+        for row, node in zip(rows, nodes, strict=True):
+            row.append(_labels(node))
     app.console.text(formats.table(head, rows, right=(4,)))
+
+
+def _labels(node: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted((node.get("labels") or {}).items())) or "-"
 
 
 def _state(node: dict[str, Any]) -> tuple[str, str]:
