@@ -104,3 +104,12 @@ def test_waiting_runs_are_told_when_expectations_move_far_enough() -> None:
     waiting.leave(1)
     waiting.leave(7)
     assert waiting.outdated(like(), 4 * HOUR_MS) == (2,)
+
+
+def test_a_run_served_for_longer_than_its_limit_over_several_attempts_may_use_all_of_it_again() -> None:
+    found = Predictor().remaining(like(), 6 * HOUR_MS, limit_ms=HOUR_MS)
+    assert (found.p50_ms, found.p90_ms, found.source) == (HOUR_MS, HOUR_MS, "limit")
+    learnt = Predictor()
+    for _ in range(20):
+        learnt.observe(like(), 10 * HOUR_MS)
+    assert learnt.remaining(like(), 6 * HOUR_MS, limit_ms=HOUR_MS).p90_ms == HOUR_MS

@@ -87,19 +87,21 @@ class Predictor:
     def remaining(self, like: Likeness, elapsed_ms: int = 0, limit_ms: int | None = None) -> Prediction:
         """Predict how much longer a run lasts that has lasted ``elapsed_ms``; never beyond its limit.
 
+        The limit is that of one attempt: one that has been served longer, over several, may use all of it once more.
         Where no run of a level lasted that long, the next wider level is asked; where none did at all, it is taken to
         last as long again (p90: three times as long), as heavy-tailed durations do, and an hour in all at least.
         Cost: some microseconds.
         """
         p50, p90, samples, source = self._whole(like, elapsed_ms)
+        used_ms = elapsed_ms if limit_ms is None or elapsed_ms < limit_ms else 0
         if source == "none" and limit_ms is not None:
-            p50 = p90 = float(limit_ms)
+            p50 = p90 = float(limit_ms - used_ms + elapsed_ms)
             source = "limit"
         elif source == "none":
             p50, p90 = max(2.0 * elapsed_ms, UNKNOWN_MS), max(4.0 * elapsed_ms, 3.0 * UNKNOWN_MS)
         left50, left90 = max(int(p50) - elapsed_ms, 1), max(int(p90) - elapsed_ms, 1)
         if limit_ms is not None:
-            left = max(limit_ms - elapsed_ms, 1)
+            left = max(limit_ms - used_ms, 1)
             left50, left90 = min(left50, left), min(left90, left)
         return Prediction(p50_ms=left50, p90_ms=max(left50, left90), samples=samples, source=source)
 
