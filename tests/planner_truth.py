@@ -111,7 +111,7 @@ def _served(snapshot: Snapshot, served: list[object]) -> list[tuple[Waiting, str
     pools = {node.name: node.pool for node in snapshot.nodes}
     found = []
     for one in served:
-        node = one.seats[0].node if isinstance(one, Start) else one.nodes[0]  # type: ignore[attr-defined]  # a Hold
+        node = one.seats[0].node if isinstance(one, Start) else one.nodes[0]  # type: ignore[attr-defined]  # it is a Hold then
         found.append((wants[one.run_id], pools[node]))  # type: ignore[attr-defined]  # both have it
     return found
 
