@@ -16,6 +16,7 @@ from fastapi.concurrency import run_in_threadpool
 from airyard.app import dry_run, explaining
 from airyard.app.run_lookup import run_from
 from airyard.core.commands import SubmitRun
+from airyard.core.decide import admission
 from airyard.core.errors import Conflict, Fix, UserError
 from airyard.core.run import Run
 from airyard.core.workload import Workload, first_difference
@@ -47,6 +48,10 @@ async def submit_run(context: Context, caller: Caller, body: native.SubmitReques
         source_hash=source_hash,
         held=body.held,
         begin_ms=body.begin_at or 0,
+    )
+    now_ms = context.clock.now_ms()
+    warnings += await query(
+        context, lambda control: admission.cautions(control.state, caller.name, workload, now_ms)
     )
     if body.dry_run:
         return {"dry_run": await _dry_run(context, command, warnings)}

@@ -16,6 +16,7 @@ from airyard.core.policy import (
     Policy,
     PoolPolicy,
     ProjectPolicy,
+    Share,
     UserLimits,
     UserPolicy,
 )
@@ -183,3 +184,22 @@ def test_a_change_of_project_or_class_can_ask_the_same() -> None:
         admission.check_project(policy, "ada", "vision")
     with pytest.raises(Denied, match="CRITICAL"):
         admission.check_class(policy, "ada", "nlp", Priority.CRITICAL)
+
+
+def test_a_run_that_its_projects_ceiling_keeps_out_is_told_so() -> None:
+    capped = replace(NLP, shares=(Share(pool="GPU_8xH100", ceiling=4),))
+    yard = yard_with(capped)
+    told = admission.cautions(yard.state, "ada", workload(project="nlp"), yard.now_ms)
+    assert len(told) == 1
+    assert "asks 8 devices at once, and project nlp may have at most 4 of pool GPU_8xH100" in told[0]
+    assert admission.cautions(yard.state, "ada", workload("GPU_4xH100", project="nlp"), yard.now_ms) == []
+    assert admission.cautions(yard.state, "ada", workload("CPU", project="nlp"), yard.now_ms) == []
+
+
+def test_a_run_of_a_paused_project_is_told_so() -> None:
+    broke = replace(NLP, budget=Budget(gpu_hours=0, over=OverBudget.PAUSE))
+    yard = yard_with(broke)
+    told = admission.cautions(yard.state, "ada", workload(project="nlp"), yard.now_ms)
+    assert len(told) == 1
+    assert "has used up this month's GPU-hours" in told[0]
+    assert admission.cautions(yard.state, "ada", workload("CPU", project="nlp"), yard.now_ms) == []

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from airyard.core.errors import Denied, Fix, Unavailable, UserError
 from airyard.core.policy import DEFAULT_PROJECT, EVERYBODY, OverBudget, Policy
 from airyard.core.policy_rules import listed, near
-from airyard.core.quota import month_end_ms, spent
+from airyard.core.quota import month_end_ms, paused, spent
+from airyard.core.scheduling.snapshot import offers_of
 from airyard.core.state import ClusterState
 from airyard.core.workload import Priority, Workload
 
@@ -25,6 +26,40 @@ def admit(state: ClusterState, owner: str, workload: Workload, now_ms: int) -> s
     project = workload.project or state.policy.project_for(owner)
     check(state, owner, project, workload, now_ms)
     return project
+
+
+def cautions(state: ClusterState, owner: str, workload: Workload, now_ms: int) -> list[str]:
+    """Return why a run that is admitted will not start as things are declared: a spent budget, a ceiling below it.
+
+    Neither is a refusal, because both may be raised while it waits.
+    """
+    name = workload.project or state.policy.project_for(owner)
+    found, compute = state.policy.project(name), workload.compute
+    if found is None:
+        return []
+    told = []
+    if name in paused(state, now_ms) and not compute.is_cpu:
+        told.append(
+            f"project {name} has used up this month's GPU-hours: the run waits until the month ends or the budget "
+            "is raised (`airyard quota`)"
+        )
+    asked = compute.local_world_size * compute.nodes
+    ceilings = {
+        view.pool: found.share_of(view.pool).ceiling
+        for view, count in offers_of(state)
+        if view.model == compute.model
+        and (compute.model is not None or view.accelerator == compute.accelerator)
+        and view.total >= compute.local_world_size
+        and count >= compute.nodes
+        and compute.pool in (None, view.pool)
+    }
+    if ceilings and all(ceiling is not None and ceiling < asked for ceiling in ceilings.values()):
+        most = ", ".join(f"{ceiling} of pool {pool}" for pool, ceiling in sorted(ceilings.items()))
+        told.append(
+            f"the run asks {asked} devices at once, and project {name} may have at most {most}: it waits until it "
+            "asks for less or the ceiling is raised (`airyard quota`)"
+        )
+    return told
 
 
 def check(state: ClusterState, owner: str, project: str, workload: Workload, now_ms: int) -> None:
