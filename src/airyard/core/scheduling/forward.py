@@ -150,18 +150,15 @@ class Forward:
                 guarantee = shares.guarantee(key.project, group.pool)
         shape = self._shape(key.shape)
         limited = shares.limits(key.project)
-        line = Line(shape, group.pool, bands, guarantee=guarantee, limited=limited)
+        line = Line(shape, (key.project, group.pool), bands, guarantee=guarantee, limited=limited)
         shape.lines.append(line)
         self._lines[key, aged] = line
         return line
 
-    def _band(self, line: Line, want: Waiting) -> float:
+    def _band(self, line: Line) -> float:
         """Return the band of a line as things stand: projects leave and enter their guarantees."""
-        within, beyond = line.bands
-        if not line.guarantee:
-            return beyond
-        held = self._firm.get((want.project, line.pool), 0)
-        return within if held + want.devices <= line.guarantee else beyond
+        within = line.guarantee and self._firm.get(line.held_by, 0) <= line.beyond
+        return line.bands[0] if within else line.bands[1]
 
     def _pools_of(self, shape: Shape) -> list[tuple[str, list[Zone]]]:
         """Return the pools in which enough open nodes could serve the shape one day."""
@@ -248,54 +245,62 @@ class Forward:
             for one in tuple(self._holders):
                 self._release(one)
             self._expect_blocked()
-        heap = self._short_enough(now_ms)
+        shapes = self._short_enough(now_ms)
         looked: dict[Line, int] = {}
-        while heap:
-            turn, index, line, opening = heapq.heappop(heap)
-            shape = line.shape
+        while shapes:
+            _, number, shape = heapq.heappop(shapes)
             if not shape.possible() or shape.until_ms <= now_ms:
                 continue
-            one = line.runs[index]
-            if now_ms + one.bound_ms > shape.until_ms:
-                self._push(heap, line, line.next(index, shape.until_ms - now_ms))
-                continue
-            if line.guarantee and turn[1] != self._band(line, one.want):
-                # Starts have taken its project beyond its guarantee meanwhile.
-                self._push(heap, line, index, opening=opening)
-                continue
-            if self._blocked:
-                self._promise_before(turn, now_ms)
-            after = self._serve(one, now_ms, looked, opening=opening or not shape.opens())
-            if after == SECOND_TURN:
-                self._push(heap, line, index, opening=True)
-            else:
-                self._push(heap, line, after)
+            self._take_turn(shape, now_ms, looked)
+            if shape.rows:
+                heapq.heappush(shapes, (shape.rows[0][0], number, shape))
         if self._blocked:
             self._promise_before(LAST_TURN, now_ms)
 
-    def _short_enough(self, now_ms: int) -> list[tuple[Turn, int, Line, bool]]:
-        """Return of each line the first run that might go now, with its turn, as a heap."""
-        rows = []
-        for shape in self._shapes:
+    def _short_enough(self, now_ms: int) -> list[tuple[Turn, int, LineShape]]:
+        """Let each line stand with the first of its runs that might go now; return the shapes by turn, as a heap."""
+        shapes = []
+        for number, shape in enumerate(self._shapes):
             if not shape.possible() or (window_ms := shape.window(now_ms)) <= 0:
                 continue
+            shape.rows = rows = []
             for line in shape.lines:
                 index = line.first(window_ms)
                 if index >= 0:
                     one = line.runs[index]
-                    band = self._band(line, one.want) if line.guarantee else line.bands[1]
-                    rows.append((one.turn(band, opening=False), index, line, shape.opens_at_once))
-        heapq.heapify(rows)
-        return rows
+                    turn = one.turn(self._band(line), opening=False)
+                    rows.append((turn, index, line, shape.opens_at_once))
+            if rows:
+                heapq.heapify(rows)
+                shapes.append((rows[0][0], number, shape))
+        heapq.heapify(shapes)
+        return shapes
 
-    def _push(
-        self, heap: list[tuple[Turn, int, Line, bool]], line: Line, index: int, *, opening: bool | None = None
-    ) -> None:
+    def _take_turn(self, shape: LineShape, now_ms: int, looked: dict[Line, int]) -> None:
+        """Look at the next run of a shape."""
+        turn, index, line, opening = heapq.heappop(shape.rows)
+        one = line.runs[index]
+        if now_ms + one.bound_ms > shape.until_ms:
+            self._push(line, line.next(index, shape.until_ms - now_ms))
+        elif line.guarantee and turn[1] != self._band(line):
+            # Starts have taken its project beyond its guarantee meanwhile.
+            self._push(line, index, opening=opening)
+        else:
+            if self._blocked:
+                self._promise_before(turn, now_ms)
+            after = self._serve(one, now_ms, looked, opening=opening or not shape.opens())
+            if after == SECOND_TURN:
+                self._push(line, index, opening=True)
+            else:
+                self._push(line, after)
+
+    def _push(self, line: Line, index: int, *, opening: bool | None = None) -> None:
         """Have a run of a line looked at in its turn; -1 is nobody."""
         if index >= 0:
             one, at_once = line.runs[index], line.shape.opens_at_once
-            turn = one.turn(self._band(line, one.want), opening=bool(opening) and not at_once)
-            heapq.heappush(heap, (turn, index, line, at_once if opening is None else opening))
+            turn = one.turn(self._band(line), opening=bool(opening) and not at_once)
+            row = (turn, index, line, at_once if opening is None else opening)
+            heapq.heappush(line.shape.rows, row)
 
     def _serve(self, one: Want, now_ms: int, looked: dict[Line, int], *, opening: bool) -> int:
         """Start a run if it fits; return who of its line is next, -1 for nobody, ``SECOND_TURN`` for itself."""
@@ -364,7 +369,7 @@ class Forward:
             for line in shape.lines:
                 if line.head >= 0:
                     one = line.runs[line.head]
-                    self._blocked.append((one.turn(self._band(line, one.want), opening=later), one, later))
+                    self._blocked.append((one.turn(self._band(line), opening=later), one, later))
         heapq.heapify(self._blocked)
 
     def _promise_before(self, turn: Turn, now_ms: int) -> None:
@@ -381,7 +386,7 @@ class Forward:
             index = line.next(one.index)
             if index >= 0:
                 one = line.runs[index]
-                heapq.heappush(blocked, (one.turn(self._band(line, one.want), opening=later), one, later))
+                heapq.heappush(blocked, (one.turn(self._band(line), opening=later), one, later))
 
     def _promise(self, one: Want, now_ms: int) -> bool:
         """Promise a run the nodes that come free for it first, in the first of its pools that has room for that."""

@@ -101,30 +101,39 @@ class _Durations:
 class Line:
     """Waiting runs of one group in order; those that have waited too long are a line of their own.
 
-    ``pool``: the one that serves it first. ``bands``: its band while its project is within its guarantee of
-    ``guarantee`` devices there, and else.
+    ``held_by``: its project and the pool that serves it first. ``bands``: its band while its project is within its
+    guarantee of ``guarantee`` devices there, and else.
     """
 
     __slots__ = (
         "_durations",
         "bands",
+        "beyond",
         "counted",
         "guarantee",
         "head",
+        "held_by",
         "least_ms",
         "limited",
-        "pool",
         "runs",
         "shape",
     )
 
     def __init__(
-        self, shape: LineShape, pool: str, bands: tuple[float, float], *, guarantee: int, limited: bool
+        self,
+        shape: LineShape,
+        held_by: tuple[str, str],
+        bands: tuple[float, float],
+        *,
+        guarantee: int,
+        limited: bool,
     ) -> None:
         self.shape = shape
-        self.pool = pool
+        self.held_by = held_by
         self.bands = bands
         self.guarantee = guarantee
+        self.beyond = guarantee - shape.count * shape.nodes
+        """With more devices than this its project would leave its guarantee with one of these runs more."""
         self.limited = limited
         self.counted = limited or guarantee > 0
         """What its runs hold is to be counted: somebody asks for it."""
@@ -179,6 +188,7 @@ class LineShape:
         "nodes",
         "opens_at_once",
         "pools",
+        "rows",
         "shut",
         "until_ms",
     )
@@ -191,6 +201,8 @@ class LineShape:
         self.fabric_bound = shape.same_fabric
         self.pools = pools
         self.lines: list[Line] = []
+        self.rows: list[tuple[Turn, int, Line, bool]] = []
+        """Of each line who is looked at next at this event, where it stands, and whether at its second turn."""
         self.shut = (-1, 0)
         """The version of its zones at which a run that lasts so long found no node in use to go to, and that long."""
         self._seen = -1
