@@ -225,8 +225,7 @@ class Control:
         return self._delta()
 
     def _somebody_waits(self) -> bool:
-        runs, active = self.state.runs, self.state.active
-        return len(active) < len(runs) and any(run.state is RunState.QUEUED for run in runs.values())
+        return bool(self.state.queued)
 
     def _delta(self) -> Delta:
         state, fresh, told = self.state, self._fresh, self._told

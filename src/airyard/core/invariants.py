@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from airyard.core.deadlines import wait_end
 from airyard.core.run import Attempt, Outcome, Run, RunState
 from airyard.core.state import ClusterState
 
@@ -19,9 +20,12 @@ def check(state: ClusterState) -> list[str]:
 
 
 def _index(state: ClusterState) -> Iterator[str]:
-    active = {run.run_id for run in state.runs.values() if run.state is RunState.ACTIVE}
-    if state.active != active:
-        yield f"runs {sorted(state.active ^ active)} are indexed as active and are not, or the other way round"
+    begun = {run.run_id for run in state.runs.values() if run.attempts}
+    if state.begun != begun:
+        yield f"runs {sorted(state.begun ^ begun)} are indexed as having begun and have not, or the other way round"
+    ends = [end for run in state.runs.values() if run.state is RunState.QUEUED and (end := wait_end(run))]
+    if ends and (state.wait_ends_ms is None or state.wait_ends_ms > min(ends)[0]):
+        yield f"no wait is said to end before {state.wait_ends_ms}, one ends at {min(ends)[0]}"
     queued = Counter((run.owner, run.project) for run in state.runs.values() if run.state is RunState.QUEUED)
     if state.queued != queued:
         yield f"{state.queued} runs are counted as queued, there are {dict(queued)}"

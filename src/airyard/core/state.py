@@ -6,13 +6,13 @@ Must not know: how facts come about.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airyard.core import codec, events
 from airyard.core.cluster import Machine, Node
+from airyard.core.deadlines import wait_end
 from airyard.core.errors import InvariantBroken
 from airyard.core.evolve import evolve
 from airyard.core.ids import MemberKey
@@ -54,8 +54,10 @@ class ClusterState:
     """Nodes that differ in what they offer, and how many there are of each; None until somebody asks."""
     departed: dict[int, Run] = field(default_factory=dict, compare=False)
     """Runs that left memory since this state was copied, as they left: the read tables still have to learn of them."""
-    active: set[int] = field(default_factory=set, compare=False)
-    """The ids of ACTIVE runs: most questions are about them, and the queue may be long."""
+    begun: set[int] = field(default_factory=set, compare=False)
+    """The ids of runs that have had an attempt: most questions are about them, and the queue may be long."""
+    wait_ends_ms: int | None = field(default=None, compare=False)
+    """Before this time no queued run has waited beyond a limit of its own; None: none has one."""
     queued: dict[tuple[str, str], int] = field(default_factory=dict, compare=False)
     """(owner, project) → how many of its runs are QUEUED."""
     shares_keys: bool = field(default=False, compare=False)
@@ -79,7 +81,8 @@ class ClusterState:
             next_reservation_id=self.next_reservation_id,
             usage=dict(self.usage),
             offers=self.offers,
-            active=set(self.active),
+            begun=set(self.begun),
+            wait_ends_ms=self.wait_ends_ms,
             queued=dict(self.queued),
         )
 
@@ -132,11 +135,17 @@ class ClusterState:
     def _put(self, run: Run) -> None:
         self._drop_from_indexes(self.runs.get(run.run_id))
         self.runs[run.run_id] = run
-        if run.state is RunState.ACTIVE:
-            self.active.add(run.run_id)
-        elif run.state is RunState.QUEUED:
+        self._add_to_indexes(run)
+
+    def _add_to_indexes(self, run: Run) -> None:
+        if run.attempts:
+            self.begun.add(run.run_id)
+        if run.state is RunState.QUEUED:
             key = run.owner, run.project
             self.queued[key] = self.queued.get(key, 0) + 1
+            end = wait_end(run)
+            if end is not None and (self.wait_ends_ms is None or end[0] < self.wait_ends_ms):
+                self.wait_ends_ms = end[0]
 
     def _drop(self, run_id: int) -> Run | None:
         run = self.runs.pop(run_id, None)
@@ -146,7 +155,7 @@ class ClusterState:
     def _drop_from_indexes(self, run: Run | None) -> None:
         if run is None:
             return
-        self.active.discard(run.run_id)
+        self.begun.discard(run.run_id)
         if run.state is RunState.QUEUED:
             key = run.owner, run.project
             self.queued[key] -= 1
@@ -220,8 +229,8 @@ class ClusterState:
         self.machines[event.machine.name] = event.machine
 
     def live_attempts(self) -> Iterator[tuple[Run, Attempt]]:
-        """Yield every attempt that has not ended, by run id. Cost: active runs."""
-        for run_id in sorted(self.active):
+        """Yield every attempt that has not ended, by run id. Cost: runs that have had an attempt."""
+        for run_id in sorted(self.begun):
             run = self.runs[run_id]
             attempt = run.attempt
             if attempt is not None and attempt.live:
@@ -281,15 +290,13 @@ class ClusterState:
         nodes = [codec.decode(Node, item) for item in data["nodes"]]
         runs = [codec.decode(Run, item) for item in data["runs"]]
         reservations = [codec.decode(Reservation, item) for item in data.get("reservations", ())]
-        return cls(
+        state = cls(
             seq=data["seq"],
             epoch=data["epoch"],
             next_run_id=data["next_run_id"],
             machines={machine.name: machine for machine in machines},
             nodes={node.name: node for node in nodes},
             runs={run.run_id: run for run in runs},
-            active={run.run_id for run in runs if run.state is RunState.ACTIVE},
-            queued=dict(Counter((run.owner, run.project) for run in runs if run.state is RunState.QUEUED)),
             keys={(owner, key): codec.decode(NotedKey, noted) for owner, key, noted in data["keys"]},
             policy=codec.decode(Policy, data.get("policy", {})),
             policy_digest=data.get("policy_digest", ""),
@@ -299,6 +306,9 @@ class ClusterState:
                 (project, pool): codec.decode(Usage, used) for project, pool, used in data.get("usage", ())
             },
         )
+        for run in runs:
+            state._add_to_indexes(run)
+        return state
 
 
 def _pool_of(run: Run, attempt: Attempt) -> str:

@@ -36,7 +36,7 @@ _BY_RIGHT = {
 
 
 def commit_plan(state: ClusterState, command: CommitPlan, now_ms: int) -> Decision:
-    """Carry out what of the plan still holds; the rest stays queued and is planned again. Cost: active runs."""
+    """Carry out what of the plan still holds; the rest is planned again. Cost: runs that have begun."""
     if not command.plan.starts and not command.plan.evictions:
         return Decision()
     taken, ports = _in_use(state, {seat.node for start in command.plan.starts for seat in start.seats})

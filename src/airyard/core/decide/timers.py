@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from airyard.core.actions import Action, CloseTracking, KillMember
 from airyard.core.commands import Tick
+from airyard.core.deadlines import total_end_ms, wait_end
 from airyard.core.decide.clearing import expired, leaving
 from airyard.core.decide.decision import Decision, Draft
 from airyard.core.decide.gang import advance, owes_tracking
@@ -38,16 +39,17 @@ KEYS_SWEEP_MS = 86_400_000
 
 
 def tick(state: ClusterState, command: Tick, now_ms: int) -> Decision:
-    """Look at every deadline once. Cost: runs in memory."""
+    """Look at every deadline that may have passed. Cost: runs that have begun; the queue when a limit has passed."""
     events: list[Event] = []
     actions: list[Action] = []
-    for run in state.runs.values():
-        over = _overdue(run, now_ms) if run.state is RunState.QUEUED else None
-        if over is None and _quiet(state, run):
+    over = _overdue(state, now_ms)
+    for run_id in sorted(state.begun.union(over)):
+        run = state.runs[run_id]
+        if run_id not in over and _quiet(state, run, now_ms):
             continue
         draft = Draft(state=state, now_ms=now_ms, run=run)
-        if over is not None:
-            _time_out(draft, over)
+        if run_id in over:
+            _time_out(draft, over[run_id])
         elif run.attempt is not None and run.attempt.live:
             _live(draft, run.attempt)
         _logs(draft)
@@ -61,31 +63,31 @@ def tick(state: ClusterState, command: Tick, now_ms: int) -> Decision:
     return Decision(events=tuple(events), actions=tuple(actions))
 
 
-def _quiet(state: ClusterState, run: Run) -> bool:
-    """True for a run that no deadline but ``_overdue`` may concern: most of a long queue, and most running ones."""
-    if not run.attempts:
-        return True
+def _overdue(state: ClusterState, now_ms: int) -> dict[int, str]:
+    """Return the queued runs that have waited beyond a limit of theirs, with the limit in words."""
+    if state.wait_ends_ms is None or now_ms < state.wait_ends_ms:
+        return {}
+    ends = [
+        (end, run.run_id)
+        for run in state.runs.values()
+        if run.state is RunState.QUEUED and (end := wait_end(run)) is not None
+    ]
+    # One that is over stays the first to end until the state has taken its end in.
+    state.wait_ends_ms = min((at_ms for (at_ms, _), _ in ends), default=None)
+    return {run_id: words for (at_ms, words), run_id in ends if at_ms <= now_ms}
+
+
+def _quiet(state: ClusterState, run: Run, now_ms: int) -> bool:
+    """True for a run with attempts that no deadline concerns now: most of those that run."""
     attempt = run.attempts[0]
     return (
         len(run.attempts) == 1
         and attempt.state is AttemptState.RUNNING
         and attempt.stop is None
         and attempt.tracking.state is not TrackingState.PENDING
-        and run.workload.timeouts.total_s is None
         and not state.reservations
+        and not _total_passed(run, now_ms)
     )
-
-
-def _overdue(run: Run, now_ms: int) -> str | None:
-    """Return which limit a queued run has waited beyond, in words."""
-    limits = run.workload.timeouts
-    if limits.queue_s is not None:
-        since_ms = _waiting_since_ms(run)
-        if since_ms is not None and now_ms - since_ms >= limits.queue_s * 1000:
-            return f"it waited longer than its queue limit of {limits.queue_s} s"
-    if _total_passed(run, now_ms):
-        return f"its total time limit of {limits.total_s} s passed while it waited"
-    return None
 
 
 def _time_out(draft: Draft, over: str) -> None:
@@ -96,21 +98,9 @@ def _time_out(draft: Draft, over: str) -> None:
     advance(draft)
 
 
-def _waiting_since_ms(run: Run) -> int | None:
-    """Return since when the run waits for devices; None while it is held: then it waits for a person.
-
-    ``queued_ms`` keeps the run's place in the queue over all its attempts. Before its begin a run waits for the clock.
-    """
-    if run.held:
-        return None
-    last_ms = (run.attempt.ended_ms or 0) if run.attempt is not None else 0
-    return max(run.queued_ms, last_ms, run.eligible_ms, run.begin_ms)
-
-
 def _total_passed(run: Run, now_ms: int) -> bool:
-    """True when the limit of the whole run has passed; it counts from the submit, held or not."""
-    total_s = run.workload.timeouts.total_s
-    return total_s is not None and now_ms - run.submitted_ms >= total_s * 1000
+    end_ms = total_end_ms(run)
+    return end_ms is not None and now_ms >= end_ms
 
 
 def _live(draft: Draft, attempt: Attempt) -> None:
