@@ -27,8 +27,6 @@ from airyard.core.scheduling.waits import refusal_of
 
 GLANCE_WAITING = 500
 """With more runs waiting a look at single runs finds no expected starts out that are not known yet."""
-GLANCE_FRONT = 100
-"""Runs so near the front are an exception: theirs are cheap."""
 SAMPLED = 20
 """Of so many runs at the front something is said at a time, though nobody asked."""
 TRIED_ID = 1 << 53
@@ -129,10 +127,8 @@ def glance(planning: Planning, run_ids: Sequence[int], now_ms: int) -> dict[int,
     outlook, waiting = planning.outlook(), planning.book.queue.runs
     ids = [run_id for run_id in run_ids if run_id in waiting]
     positions = {run_id: outlook.position(run_id, now_ms) for run_id in ids}
-    cheap = ids
-    if len(waiting) > GLANCE_WAITING:
-        cheap = [run_id for run_id, at in positions.items() if at is not None and at <= GLANCE_FRONT]
-    starts = {**outlook.known_etas(ids), **outlook.etas(now_ms, cheap)}
+    short = len(waiting) <= GLANCE_WAITING
+    starts = outlook.etas(now_ms, ids) if short else outlook.recent_etas(ids, now_ms)
     return {
         run_id: Glance(
             refusal=outlook.refusal(run_id, now_ms), position=positions[run_id], eta=starts.get(run_id)

@@ -99,6 +99,15 @@ class Outlook:
         found = {run_id: self._found.get(run_id) for run_id in wanted}
         return {run_id: one[1] for run_id, one in found.items() if one is not None and one[1] is not None}
 
+    def recent_etas(self, wanted: Iterable[int], now_ms: int) -> dict[int, Eta]:
+        """Return the expected starts that were found out lately, for this plan or an earlier one. Cost: nothing."""
+        found = {}
+        for run_id in wanted:
+            at_ms, eta = self._found.get(run_id) or self._older.get(run_id) or (0, None)
+            if eta is not None and now_ms - at_ms <= FRESH_MS:
+                found[run_id] = eta
+        return found
+
     def explain(self, run_id: int, now_ms: int) -> Explanation | None:
         """Explain a waiting run; None when it does not wait. Once a plan for each run; cost: dozens of plans."""
         want = self._book.queue.runs.get(run_id)
