@@ -25,8 +25,11 @@ SWITCH_S = 0.000_5
 """A thread that computes yields after this time: a request changes threads a dozen times, and beside the planner each
 change would cost the usual 5 ms."""
 COLLECT_AFTER = (700, 3, 4_000)
-"""Objects, and rounds of the generation below. A full collection (usually after 100 rounds) stops every thread until all
-records in memory have been looked at, half a second for 10,000 runs, and finds next to nothing: they form no cycles."""
+"""Objects, and rounds of the generation below.
+
+A full collection (usually after 100 rounds) stops every thread until all records in memory have been looked at, half a
+second for 10,000 runs, and finds next to nothing: they form no cycles.
+"""
 
 
 def main(arguments: list[str] | None = None) -> int:
