@@ -339,7 +339,9 @@ def main(argv: Sequence[str] = ()) -> int:
     parser.add_argument("--quick", action="store_true", help="200 waiting, 20 nodes, to see that it works")
     parser.add_argument("--waiting", type=int, default=WAITING, help="how long the queue is")
     options = parser.parse_args(list(argv))
-    waiting, nodes, submits, baseline = QUICK if options.quick else (options.waiting, NODES, SUBMITS, BASELINE)
+    waiting, nodes, submits, baseline = (
+        QUICK if options.quick else (options.waiting, NODES, SUBMITS, BASELINE)
+    )
     print(f"{nodes} nodes of 8 devices, {os.cpu_count()} cores, {EVERY_S:g} s between paced submits")
     with scratch() as folder, queue_yard(folder, nodes) as one:
         idle = paced(one, folder, "an empty queue", baseline)
