@@ -25,7 +25,11 @@ from airyard.core.scheduling.preempt import BEST_EFFORT_RANK
 from airyard.core.scheduling.queue import Group
 
 GRAIN = 200
-"""What happens within such a part of the time that has gone by is taken to happen at once, at the last of it."""
+LATE_GRAIN = 50
+"""What happens within such a part of the time that has gone by is taken to happen at once, at the last of it.
+
+Late ends are a guess anyway.
+"""
 
 MADE_ANEW = 300
 MADE_ANEW_EVERY = 16
@@ -196,12 +200,12 @@ class Forward:
 
     def run(self, left: set[int] | None) -> dict[int, int]:
         """Return when each run starts; ends as soon as nobody of ``left`` is left to start. Called once."""
-        events, now_ms = self._events, self._now_ms
+        events, now_ms, grain = self._events, self._now_ms, LATE_GRAIN if self._late else GRAIN
         self._left = left if left is not None else set()
         self._cycle(now_ms)
         while events and (left is None or left):
             until_ms = max(events[0][0], now_ms)
-            until_ms += (until_ms - self._now_ms) // GRAIN
+            until_ms += (until_ms - self._now_ms) // grain
             due = []
             while events and events[0][0] <= until_ms:
                 at_ms, _, event = heapq.heappop(events)
