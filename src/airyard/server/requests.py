@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Path, Request
 from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
 
 from airyard.app import explaining
 from airyard.app.control import Control
@@ -124,6 +125,11 @@ async def documents(context: ServerContext, runs: list[Run], *, outlook: bool = 
 async def document(context: ServerContext, run: Run, *, outlook: bool = False) -> Document:
     """Return the RunDoc of one run."""
     return (await documents(context, [run], outlook=outlook))[0]
+
+
+def plain(answer: Document) -> JSONResponse:
+    """Return an answer of plain JSON values as it is; FastAPI would look at every value of a long page once more."""
+    return JSONResponse(answer)
 
 
 def tracking_url(context: ServerContext, tracking: Tracking) -> str | None:

@@ -5,16 +5,17 @@ Owns: the wire side of these requests. Must not know: how anything of it is foun
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query
+from fastapi.responses import JSONResponse
 
 from airyard.app import explain_views, explaining
 from airyard.app.control import Control
 from airyard.app.views import Document, Lights, explanation, run_document
 from airyard.core.run import Run, RunState
 from airyard.server.context import ServerContext
-from airyard.server.requests import PREFIX, Caller, Context, Ref, inquire, query, run_of, tracking_url
+from airyard.server.requests import PREFIX, Caller, Context, Ref, inquire, plain, query, run_of, tracking_url
 from airyard.wire import explain as wire
 
 router = APIRouter(prefix=PREFIX)
@@ -26,7 +27,7 @@ async def queue(
     context: Context,
     limit: Annotated[int, Query(ge=1)] = 100,
     offset: Annotated[int, Query(ge=0)] = 0,
-) -> dict[str, Any]:
+) -> JSONResponse:
     """Return waiting runs in the order in which they are considered, each with ``position`` and ``pending``.
 
     ``waiting`` counts all of them; ``next_offset`` asks for the page after this one.
@@ -51,12 +52,14 @@ async def queue(
         if run_id in runs
     ]
     after = offset + len(page.rows)
-    return {
-        "runs": rows,
-        "waiting": page.waiting,
-        "next_offset": after if after < page.waiting and page.rows else None,
-        "estimates": explain_views.figures_document(page.figures),
-    }
+    return plain(
+        {
+            "runs": rows,
+            "waiting": page.waiting,
+            "next_offset": after if after < page.waiting and page.rows else None,
+            "estimates": explain_views.figures_document(page.figures),
+        }
+    )
 
 
 @router.get("/runs/{ref}/explain", tags=["runs"], responses={200: {"model": wire.ExplainAnswer}})

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
 from pydantic import BeforeValidator
 
 from airyard.app.run_lookup import LIVE, run_from
@@ -20,7 +21,7 @@ from airyard.core.run import Run, RunState
 from airyard.ports.read_store import RunFilter
 from airyard.server import run_removal, sources
 from airyard.server.context import ServerContext
-from airyard.server.requests import PREFIX, Caller, Context, Ref, ask, document, documents, run_of
+from airyard.server.requests import PREFIX, Caller, Context, Ref, ask, document, documents, plain, run_of
 from airyard.server.wakeups import SAFETY_S, Wakeups
 from airyard.wire import native
 
@@ -64,7 +65,7 @@ async def list_runs(
     experiment: str | None = None,
     owner: str | None = None,
     ids: str | None = None,
-) -> dict[str, Any]:
+) -> JSONResponse:
     """Return runs, newest first; ``next_before`` asks for the page after this one."""
     size = min(limit, MAX_PAGE)
     wanted = RunFilter(
@@ -78,14 +79,12 @@ async def list_runs(
         limit=size + 1,
     )
     if ids is not None and not wanted.ids:
-        return {"runs": [], "next_before": None}
+        return plain({"runs": [], "next_before": None})
     found = await run_in_threadpool(_read, context, wanted)
     runs = found[:size]
     more = len(found) > size
-    return {
-        "runs": await documents(context, runs, outlook=True),
-        "next_before": runs[-1].run_id if more and runs else None,
-    }
+    shown = await documents(context, runs, outlook=True)
+    return plain({"runs": shown, "next_before": runs[-1].run_id if more and runs else None})
 
 
 def _read(context: ServerContext, wanted: RunFilter) -> list[Run]:
