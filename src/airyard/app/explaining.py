@@ -25,7 +25,7 @@ from airyard.core.scheduling.sandbox import Sandbox
 from airyard.core.scheduling.snapshot import served, waiting_of
 from airyard.core.scheduling.waits import refusal_of
 
-GLANCE_WAITING = 500
+GLANCE_WAITING = 200
 """With more runs waiting a look at single runs finds no expected starts out that are not known yet."""
 SAMPLED = 20
 """Of so many runs at the front something is said at a time, though nobody asked."""

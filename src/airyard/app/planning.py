@@ -152,7 +152,7 @@ class Planning:
             next_ms = self._ends[0][0]
             made = replace(made, wake_ms=next_ms if made.wake_ms is None else min(made.wake_ms, next_ms))
         self.plan = made
-        self.begun.extendleft(begun_by(self.book, made))
+        self.begun.extendleft(begun_by(self.book, made, BEGUN_KEPT))
         self._outlook_holds = False
         return made
 

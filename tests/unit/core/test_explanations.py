@@ -104,7 +104,7 @@ def begun(book: Book, run_id: int) -> Begun:
     made = replace(
         plan(book, NOW_MS), starts=(Start(run_id=run_id, seats=runs(0, {"n0": (0,)}).seats),), made_ms=NOW_MS
     )
-    (one,) = begun_by(book, made)
+    (one,) = begun_by(book, made, 9)
     book.drop(run_id)
     return one
 
@@ -183,7 +183,7 @@ def test_who_was_queued_earlier_has_overtaken_nobody() -> None:
 
 def test_nothing_is_kept_of_starts_when_nobody_waits_on() -> None:
     book = book_of(yard(1, [waits(1)]))
-    assert begun_by(book, plan(book, NOW_MS)) == []
+    assert begun_by(book, plan(book, NOW_MS), 9) == []
 
 
 def victim(**changes: object) -> Running:

@@ -24,7 +24,7 @@ from airyard.core.scheduling.rehearsal import Rehearsal
 
 MOST_PLANS = 100
 FEWEST_PLANS = 4
-PLANS_WEIGHT = 20_000
+PLANS_WEIGHT = 10_000
 """The more waiting runs and nodes, the fewer plans are made at first: in all they are to cost about as much."""
 
 

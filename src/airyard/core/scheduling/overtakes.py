@@ -44,12 +44,12 @@ class Overtake:
     text: str
 
 
-def begun_by(book: Book, plan: Plan) -> list[Begun]:
-    """Return what is worth keeping of a plan's starts: nothing when nobody is left waiting. Cost: its starts."""
+def begun_by(book: Book, plan: Plan, most: int) -> list[Begun]:
+    """Return what is worth keeping of a plan's last starts: nothing when nobody is left waiting. Cost: ``most``."""
     if len(book.queue.runs) <= len(plan.starts):
         return []
     found = []
-    for start in plan.starts:
+    for start in plan.starts[-most:]:
         want = book.queue.runs.get(start.run_id)
         slot = book.nodes.slots.get(start.seats[0].node)
         if want is not None and slot is not None:
