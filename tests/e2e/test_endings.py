@@ -128,26 +128,6 @@ def test_nothing_survives_a_run(yard: Yard) -> None:
     assert not [line for line in listing if mark.encode() in line]
 
 
-def test_a_critical_run_preempts_and_the_victim_comes_back(yard: Yard) -> None:
-    low = yard.submit(
-        "trap 'exit 0' TERM; echo attempt $AIRYARD_ATTEMPT; [ $AIRYARD_ATTEMPT = 0 ] || exit 0; "
-        "while :; do sleep 0.1; done",
-        accelerator="GPU_1xA10",
-        nodes=4,
-        compute={"priority_class": "BEST_EFFORT"},
-    )
-    yard.until(low, lambda run: run["status"] == "RUNNING")
-    time.sleep(0.5)
-    high = yard.submit(
-        "echo urgent", accelerator="GPU_1xA10", nodes=2, compute={"priority_class": "CRITICAL"}
-    )
-    assert yard.ended(high)["outcome"] == "SUCCEEDED"
-    run = yard.ended(low)
-    assert run["outcome"] == "SUCCEEDED"
-    assert [attempt["outcome"] for attempt in run["attempts"]] == ["PREEMPTED", "SUCCEEDED"]
-    assert run["retries_spent"] == 0
-
-
 def test_a_killed_runner_is_a_platform_fault_and_is_tried_again(yard: Yard) -> None:
     run_id = yard.submit("echo attempt $AIRYARD_ATTEMPT; [ $AIRYARD_ATTEMPT = 0 ] || exit 0; sleep 300")
     yard.until(run_id, lambda run: run["status"] == "RUNNING")
