@@ -34,6 +34,7 @@ class Wakeups:
     ) -> None:
         for end in self._ends:
             end()
+        self._ends = []  # each of them names this object
 
     def _wake(self) -> None:
         if self._event.is_set():

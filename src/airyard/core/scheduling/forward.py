@@ -216,7 +216,19 @@ class Forward:
             for one in due:
                 self._due(one, now_ms)
             self._cycle(now_ms)
+        self._take_apart()
         return self._starts
+
+    def _take_apart(self) -> None:
+        """Break the circles of runs and lines, nodes and zones: they are many, and would be garbage to search for."""
+        for line in self._lines.values():
+            line.runs.clear()
+        for shape in self._known.values():
+            shape.lines.clear()
+            shape.rows.clear()
+        for zones in self._zones.values():
+            for zone in zones:
+                zone.clear()
 
     def _happen(self, event: _Event) -> None:
         for node, count in event.nodes:

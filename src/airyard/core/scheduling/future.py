@@ -111,6 +111,14 @@ class Zone:
             node.ahead.append(at_ms)
             self.soonest[count].append((at_ms, number))
 
+    def clear(self) -> None:
+        """Let go of the nodes, each of which names its zone."""
+        for node in self.nodes.values():
+            node.promises.clear()
+        for row in (*self.free, *self.kept):
+            row.clear()
+        self.nodes.clear()
+
     def bars_run(self, project: str, from_ms: int, to_ms: int) -> bool:
         """True when a reservation keeps a run of the project off these nodes at some time of the span."""
         return any(one.bars(self._bars_node, project, from_ms, to_ms) for one in self.bars)
