@@ -142,6 +142,9 @@ def waiting_of(run: Run, forecast: Forecast | None = None) -> Waiting:
     compute = run.workload.compute
     served_ms = served(run)
     expected_ms, likely_ms = (forecast or LimitForecast()).remaining(run, served_ms)
+    if evicted(run) is not None:
+        # It keeps its place: having run for long must not put it behind a younger run that is just like it.
+        expected_ms = min(expected_ms, (forecast or LimitForecast()).remaining(run, 0)[0])
     limit_s, grace_s = run.workload.attempt_timeout_s, run.workload.preemption.grace_s
     return Waiting(
         run_id=run.run_id,
