@@ -6,7 +6,6 @@ Owns: its arguments, its logging, how a failed start is told. Must not know: wha
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import logging
 import os
@@ -24,12 +23,6 @@ OPEN_FILES = 65_536
 SWITCH_S = 0.000_5
 """A thread that computes yields after this time: a request changes threads a dozen times, and beside the planner each
 change would cost the usual 5 ms."""
-COLLECT_AFTER = (700, 3, 4_000)
-"""Objects, and rounds of the generation below.
-
-A full collection (usually after 100 rounds) stops every thread until all records in memory have been looked at, half a
-second for 10,000 runs, and finds next to nothing: they form no cycles.
-"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,7 +45,6 @@ def main(arguments: list[str] | None = None) -> int:
     _set_up_logging()
     allow_open_files()
     sys.setswitchinterval(SWITCH_S)
-    gc.set_threshold(*COLLECT_AFTER)
     home = (
         (given.home or Path(os.environ.get("AIRYARD_HOME") or Path.home() / ".airyard"))
         .expanduser()

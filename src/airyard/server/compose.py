@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import getpass
 import os
 import signal
@@ -50,6 +49,7 @@ from airyard.server.configured_policy import declare_configured, read_configured
 from airyard.server.context import Principal, ServerContext
 from airyard.server.effects import Effects
 from airyard.server.estimates import EstimateKeeper
+from airyard.server.garbage import Collector
 from airyard.server.housekeeping import Housekeeper
 from airyard.server.mlflow_policy import AttemptScope
 from airyard.server.premises import Premises
@@ -140,8 +140,9 @@ class Server:
             keeper.start()
             parts.callback(keeper.stop)
             app = self._app(context, gatekeeper, tracking)
-            # What is here stays: no collection of garbage needs to look at it again.
-            gc.freeze()
+            collector = Collector()
+            collector.start()
+            parts.callback(collector.stop)
             self._serve(app, listener, url, started_ms)
             if not loop.query(_has_live_attempts).result(timeout=30):
                 # Nobody is left to watch over: the agent goes, too.
