@@ -14,6 +14,12 @@ LOCKED = re.compile(r"^([a-z0-9][a-z0-9._-]*)==([^\s;\\]+)", re.MULTILINE)
 
 CLIENT: list[str] = PROJECT["project"]["dependencies"]
 SERVER: list[str] = PROJECT["project"]["optional-dependencies"]["server"]
+OPTIONAL: list[str] = [
+    requirement
+    for extra, requirements in PROJECT["project"]["optional-dependencies"].items()
+    if extra != "server"
+    for requirement in requirements
+]
 DEVELOPMENT: list[str] = PROJECT["dependency-groups"]["dev"]
 
 
@@ -32,7 +38,7 @@ def locked(lock: str) -> dict[str, str]:
 def test_every_dependency_has_its_reason() -> None:
     page = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
     rows = set(re.findall(r"^\|\s*`?([A-Za-z0-9][A-Za-z0-9._-]*)`?\s*\|", page, re.MULTILINE))
-    wanted = {name_of(requirement) for requirement in [*CLIENT, *SERVER, *DEVELOPMENT]}
+    wanted = {name_of(requirement) for requirement in [*CLIENT, *SERVER, *OPTIONAL, *DEVELOPMENT]}
     missing = sorted(wanted - rows)
     assert not missing, f"docs/dependencies.md has no row for: {', '.join(missing)}"
     stale = sorted(rows - wanted - {"library"})
