@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from airyard.core.access.principals import Principal
 from airyard.core.access.roles import Kind, Role
 
 
@@ -22,11 +23,27 @@ class Person:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRights:
+    """Who may use one pool: runs of these projects, and users of these names or groups."""
+
+    projects: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
+    users: frozenset[str] = frozenset()
+
+    def admits(self, principal: Principal, project: str) -> bool:
+        """True when a run of the caller in that project may use the pool."""
+        named = principal.name in self.users or bool(principal.groups & self.groups)
+        return named or project in self.projects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class People:
     """Everybody who may have tokens. The yard's owner, who holds its data folder, is an admin in any case."""
 
     owner: str
     known: Mapping[str, Person] = field(default_factory=dict)
+    pools: Mapping[str, PoolRights] = field(default_factory=dict)
+    """By the pool's name in lower case; a pool that is not named here is open to everybody."""
     declared: bool = False
     """True when a users file says who there is; else the owner is the only one."""
 
@@ -37,3 +54,8 @@ class People:
             return found
         groups = found.groups if found is not None else frozenset[str]()
         return Person(name=name, role=Role.ADMIN, groups=groups)
+
+    def may_use(self, principal: Principal, pool: str, project: str) -> bool:
+        """True when a run of the caller in that project may stand in the pool."""
+        rights = self.pools.get(pool.lower())
+        return rights is None or rights.admits(principal, project)
