@@ -36,8 +36,6 @@ from airyard.node.sampling import EVERY_S, Sampled, Sampler
 from airyard.node.zygote import Zygote, ZygoteGone
 
 PROTOCOL = 1
-ADDRESS = "127.0.0.1"
-"""All nodes of a local yard are on one machine, so members meet on loopback."""
 _NODES_EVERY_S = 15.0
 _SWEEP_EVERY_S = 2.0
 _FIRST_SAMPLE_S = 1.0
@@ -270,9 +268,9 @@ class Agent:
         return {
             "protocol": PROTOCOL,
             "machine": {
-                "name": host_name(),
+                "name": self._offer.machine or host_name(),
                 "boot_id": boot_id(),
-                "address": ADDRESS,
+                "address": self._offer.address,
                 "cpus": self._inventory.cpus,
                 "memory_bytes": self._inventory.memory_bytes,
                 "containment": self._containment.describe(),
@@ -310,11 +308,11 @@ class Agent:
 
     def _fork(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
-            return self._zygote.start(request, ADDRESS)
+            return self._zygote.start(request, self._offer.address)
         except ZygoteGone:
             self._new_zygote()
         try:
-            return self._zygote.start(request, ADDRESS)
+            return self._zygote.start(request, self._offer.address)
         except ZygoteGone as error:
             return {"error": f"the zygote died twice ({error})"}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ _NOISE = re.compile(
     re.I,
 )
 _LEAST_CPU_SLOTS = 4
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +69,16 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What the server's configuration wants offered besides real GPUs."""
+    """What is offered besides real GPUs, and in a fleet who this machine is: its name, address and labels there."""
 
     simulate: Mapping[str, int] = field(default_factory=dict)
     cpu_slots: int | None = None
     lock_folder: Path | None = None
+    machine: str = ""
+    """Its name in a fleet, part of all its nodes' names; empty where one machine is all there is."""
+    address: str = LOOPBACK
+    """Where members of a gang reach each other. All nodes of a local yard are on one machine: loopback does."""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Offer:
@@ -86,6 +92,9 @@ class Offer:
             simulate=simulate,
             cpu_slots=int(slots) if slots is not None else None,
             lock_folder=Path(folder) if folder else None,
+            machine=str(data.get("machine") or ""),
+            address=str(data.get("address") or LOOPBACK),
+            labels={str(name): str(value) for name, value in (data.get("labels") or {}).items()},
         )
 
 
@@ -136,14 +145,16 @@ class Inventory:
     def __init__(self, offer: Offer, nvml: Nvml | None) -> None:
         self._offer = offer
         self._nvml = nvml
-        self._host = host_name()
+        self._host = offer.machine or host_name()
         self._locks: GpuLocks | None = None
         self.cpus = psutil.cpu_count() or 1
         self.memory_bytes = int(psutil.virtual_memory().total)
 
     def nodes(self, ours: frozenset[int]) -> list[Node]:
         """Return all nodes; ``ours`` are the processes of our attempts. Claims free real GPUs."""
-        return [*self._real(ours), *self._simulated(), *self._cpu_slots()]
+        nodes = [*self._real(ours), *self._simulated(), *self._cpu_slots()]
+        extra = self._offer.labels
+        return [replace(node, labels={**node.labels, **extra}) for node in nodes] if extra else nodes
 
     def close(self) -> None:
         """Let go of the GPUs."""
@@ -188,12 +199,13 @@ class Inventory:
 
     def _simulated(self) -> list[Node]:
         nodes = []
+        prefix = f"{self._offer.machine}-" if self._offer.machine else ""
         for accelerator, count in self._offer.simulate.items():
             match = _SIMULATED.fullmatch(accelerator)
             assert match is not None
             size, model = int(match.group(1)), match.group(2)
             for number in range(count):
-                name = f"sim-{size}x{model.lower()}-{number}"
+                name = f"{prefix}sim-{size}x{model.lower()}-{number}"
                 nodes.append(
                     Node(
                         name=name,

@@ -82,3 +82,20 @@ def test_cpu_slots_share_the_memory() -> None:
 def test_what_cannot_be_simulated_is_refused() -> None:
     with pytest.raises(ValueError, match="TPU_8"):
         Offer.from_json({"simulate": {"TPU_8": 1}})
+
+
+def test_in_a_fleet_nodes_carry_their_machines_name_and_labels() -> None:
+    data = {
+        "simulate": {"GPU_1xA10": 1},
+        "cpu_slots": 1,
+        "machine": "n7",
+        "address": "10.0.0.7",
+        "labels": {"rack": "r1"},
+    }
+    offer = Offer.from_json(data)
+    nodes = Inventory(offer, None).nodes(frozenset())
+    assert [(node.name, node.labels) for node in nodes] == [
+        ("n7-sim-1xa10-0", {"rack": "r1"}),
+        ("n7-cpu-0", {"rack": "r1"}),
+    ]
+    assert (offer.address, Offer.from_json({}).address) == ("10.0.0.7", "127.0.0.1")
