@@ -76,8 +76,9 @@ def dry_run_document(
         "position": seen.position if seen is not None else None,
         "eta": eta_document(seen.eta if seen is not None else None),
         "counterfactuals": [
-            counterfactual_document(one, None) for one in (tried.counterfactuals if tried else ())
+            counterfactual_document(one, None) for one in (tried.ways_out.counterfactuals if tried else ())
         ],
+        "counterfactuals_failed": tried is not None and tried.ways_out.failed,
         "evidence": dict(refusal.evidence) if refusal else {},
         "warnings": list(warnings),
     }

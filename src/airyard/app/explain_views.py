@@ -17,6 +17,8 @@ from airyard.core.scheduling.exposure import Exposure
 from airyard.core.scheduling.overtakes import Overtake
 from airyard.core.scheduling.places import Rule
 from airyard.core.scheduling.plan import Hold, Reason
+from airyard.core.scheduling.preempt import PRIORITY, RECLAIM, SLICE
+from airyard.core.scheduling.prospects import Prospect
 
 AHEAD_TEXT = {
     Rule.CLASS: "of a higher class",
@@ -38,10 +40,17 @@ SOURCES = {
     "none": "nothing: no run like it has ended yet, and it has no limit",
 }
 
+RIGHTS = {
+    PRIORITY: "its class is above theirs",
+    RECLAIM: "its project may take its guarantee back",
+    SLICE: "it has not had its first slice, they have",
+}
+
 
 def waiting_parts(found: Waits) -> Document:
     """Return what an ExplainDoc says of a waiting run."""
     one, prediction = found.explanation, found.prediction
+    ways = one.ways_out
     return {
         "reason": one.reason.value,
         "message": one.message,
@@ -59,10 +68,12 @@ def waiting_parts(found: Waits) -> Document:
             "text": SOURCES[prediction.source],
         },
         "promise": _promise(one.promise),
-        "counterfactuals": [counterfactual_document(each, one.run_id) for each in one.counterfactuals],
+        "may_evict": _prospect(ways.prospect),
+        "counterfactuals": [counterfactual_document(each, one.run_id) for each in ways.counterfactuals],
+        "counterfactuals_failed": ways.failed,
         "passed_by": _overtakes(one.passed, one.passed_count),
         "estimates": figures_document(found.figures),
-        "fix": _fix(one.counterfactuals, one.run_id, one.reason),
+        "fix": _fix(ways.counterfactuals, one.run_id, one.reason),
     }
 
 
@@ -82,7 +93,9 @@ NO_PARTS: Document = {
     "eta": None,
     "predicted": None,
     "promise": None,
+    "may_evict": None,
     "counterfactuals": [],
+    "counterfactuals_failed": False,
     "passed_by": None,
     "went_before": None,
     "preemption": None,
@@ -157,6 +170,17 @@ def _promise(hold: Hold | None) -> Document | None:
         "nodes": list(hold.nodes),
         "devices_per_node": hold.devices_per_node,
         "from_at": rfc3339(hold.from_ms),
+    }
+
+
+def _prospect(one: Prospect | None) -> Document | None:
+    if one is None:
+        return None
+    return {
+        "runs": list(one.runs),
+        "rules": list(one.rules),
+        "from_at": rfc3339(one.from_ms),
+        "text": "; ".join(RIGHTS[rule] for rule in one.rules),
     }
 
 

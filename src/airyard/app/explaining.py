@@ -7,15 +7,15 @@ Must not know: HTTP, documents.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from airyard.app.estimates import Figures
+from airyard.app.outlook import find_ways_out
 from airyard.app.planning import Planning
 from airyard.core.forecast.predictor import Prediction
 from airyard.core.run import Run
-from airyard.core.scheduling.counterfactual import Counterfactual, counterfactuals
 from airyard.core.scheduling.eta import Eta, etas
-from airyard.core.scheduling.explain import NAMED, Explanation
+from airyard.core.scheduling.explain import NAMED, Explanation, WaysOut
 from airyard.core.scheduling.exposure import Exposure, exposure
 from airyard.core.scheduling.overtakes import Overtake, passed_by
 from airyard.core.scheduling.places import all_places
@@ -76,12 +76,12 @@ class Tried:
 
     start: Start | None
     glance: Glance
-    counterfactuals: tuple[Counterfactual, ...] = ()
+    ways_out: WaysOut = field(default_factory=WaysOut)
 
 
 def waits(planning: Planning, run: Run, now_ms: int) -> Waits | None:
     """Explain a waiting run; None when the planner does not know it as one. Cost: dozens of plans, once a plan."""
-    explanation = planning.outlook().explain(run.run_id, now_ms)
+    explanation = planning.outlook().explain(run.run_id, now_ms, planning.forecast.lasting(run))
     if explanation is None:
         return None
     _remember(planning, run.run_id, explanation.position, explanation.eta, now_ms)
@@ -148,9 +148,7 @@ def try_out(planning: Planning, run: Run, now_ms: int) -> Tried:
             return Tried(start=start, glance=Glance(refusal=None, position=None, eta=None))
         order = [place.run_id for place in all_places(planning.book, now_ms)]
         eta = etas(planning.book, now_ms, wanted=[TRIED_ID]).get(TRIED_ID)
-        others = counterfactuals(
-            planning.book, want, now_ms, expected_ms=eta.p50_ms if eta is not None else None
-        )
+        ways = find_ways_out(planning.book, made, want, eta, now_ms, planning.forecast.lasting(run))
         return Tried(
             start=None,
             glance=Glance(
@@ -158,7 +156,7 @@ def try_out(planning: Planning, run: Run, now_ms: int) -> Tried:
                 position=order.index(TRIED_ID) + 1 if TRIED_ID in order else None,
                 eta=eta,
             ),
-            counterfactuals=tuple(others),
+            ways_out=ways,
         )
 
 

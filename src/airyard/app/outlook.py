@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import structlog
+
 from airyard.core.scheduling.book import Book
+from airyard.core.scheduling.counterfactual import Lasting
 from airyard.core.scheduling.eta import Eta, etas
-from airyard.core.scheduling.explain import Explanation, Seen, explain
+from airyard.core.scheduling.explain import Explanation, Seen, WaysOut, explain, ways_out
 from airyard.core.scheduling.overtakes import Begun
 from airyard.core.scheduling.places import Place, places
-from airyard.core.scheduling.plan import Plan, Refusal
+from airyard.core.scheduling.plan import Plan, Refusal, Waiting
 from airyard.core.scheduling.waits import refusal_of
+
+_log = structlog.get_logger("airyard.outlook")
 
 FRESH_MS = 30_000
 """Expected starts are found out again after this time, even when the plan is the same."""
@@ -108,8 +113,11 @@ class Outlook:
                 found[run_id] = eta
         return found
 
-    def explain(self, run_id: int, now_ms: int) -> Explanation | None:
-        """Explain a waiting run; None when it does not wait. Once a plan for each run; cost: dozens of plans."""
+    def explain(self, run_id: int, now_ms: int, lasting: Lasting | None = None) -> Explanation | None:
+        """Explain a waiting run; None when it does not wait. Once a plan for each run; cost: dozens of plans.
+
+        ``lasting`` predicts the run in another shape or pool.
+        """
         want = self._book.queue.runs.get(run_id)
         if want is None:
             return None
@@ -117,5 +125,20 @@ class Outlook:
         found = self._explained.get(run_id)
         if found is None or found.eta != eta:
             seen = Seen(order=self.order(now_ms), begun=self._begun)
-            found = self._explained[run_id] = explain(self._book, self._plan, want, seen, eta, now_ms)
+            ways = find_ways_out(self._book, self._plan, want, eta, now_ms, lasting)
+            found = self._explained[run_id] = explain(self._book, self._plan, want, seen, eta, now_ms, ways)
         return found
+
+
+def find_ways_out(
+    book: Book, plan: Plan | None, want: Waiting, eta: Eta | None, now_ms: int, lasting: Lasting | None
+) -> WaysOut:
+    """Return what would help a waiting run; a fault in the search is logged, and said in the answer.
+
+    It tries very many things; reason, position and expected start are good without it.
+    """
+    try:
+        return ways_out(book, plan, want, eta, now_ms, lasting)
+    except Exception:  # whatever it is, it must not take the rest of the explanation with it
+        _log.exception("ways_out_failed", run_id=want.run_id)
+        return WaysOut(failed=True)

@@ -10,6 +10,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
 
 from airyard.app.estimates import Estimates
 from airyard.app.forecasting import LearntForecast
@@ -30,6 +31,9 @@ from airyard.core.scheduling.snapshot import (
 
 NEVER_MS = 1 << 60
 
+TOLD_AT_ONCE = 1_000
+"""So many waiting runs are told a new expectation at a time: each is sorted into the queue anew."""
+
 BEGUN_KEPT = 1_000
 """Of so many starts it is kept before whom they went."""
 
@@ -49,6 +53,8 @@ class Planning:
         self._outlook_holds = True
         self._active: dict[int, Run] = {}
         self._waiting: dict[int, Run] = {}
+        self._untold: dict[int, None] = {}
+        """Waiting runs of which another duration is expected than they were told."""
         self._ends: list[tuple[int, int]] = []
 
     def absorb(self, delta: Delta, now_ms: int) -> None:
@@ -119,6 +125,7 @@ class Planning:
             self.estimates.started(run.run_id, run.attempt.placed_ms)
 
     def _waits_no_more(self, run_id: int) -> None:
+        self._untold.pop(run_id, None)
         if self._waiting.pop(run_id, None) is not None:
             self.forecast.waiting.leave(run_id)
 
@@ -126,12 +133,20 @@ class Planning:
         """Let the forecast learn from runs that have ended, oldest first, and tell the waiting ones like them."""
         self._outlook_holds = False
         for run in ended:
-            for run_id in self.forecast.observe(run):
-                self.book.put_waiting(waiting_of(self._waiting[run_id], self.forecast), now_ms)
+            self._untold.update(dict.fromkeys(self.forecast.observe(run)))
+        self._tell(now_ms)
+
+    def _tell(self, now_ms: int) -> None:
+        """Tell waiting runs what is expected of them by now, a bounded number at a time."""
+        self._untold.update(dict.fromkeys(self.forecast.moved()))
+        for run_id in list(islice(self._untold, TOLD_AT_ONCE)):
+            del self._untold[run_id]
+            self.book.put_waiting(waiting_of(self._waiting[run_id], self.forecast), now_ms)
 
     def expect_anew(self, now_ms: int) -> None:
         """Tell every run what is expected of it by now: after much was learnt at once. Cost: all runs."""
         self._outlook_holds = False
+        self._untold.clear()
         for run_id, run in self._waiting.items():
             self.forecast.waiting.leave(run_id)
             self.forecast.wait(run)
@@ -146,6 +161,7 @@ class Planning:
     def make(self, now_ms: int) -> Plan:
         """Make a plan."""
         self._outlived(now_ms)
+        self._tell(now_ms)
         made = make_plan(self.book, now_ms)
         if made.refusals and self._ends:
             # Promises rest on expected ends: when one has passed, another end is expected, and more may start.

@@ -83,9 +83,20 @@ def _waiting(found: Found, zone: tzinfo | None, now: datetime | None) -> Iterato
         nodes = ", ".join(promise["nodes"][:8]) + (" ..." if len(promise["nodes"]) > 8 else "")
         devices = plural(promise["devices_per_node"], "device")
         yield "promised", f"{devices} on {nodes} from about {about(promise['from_at'], zone, now)}"
+    may_evict = found.get("may_evict")
+    if may_evict:
+        runs, when = may_evict["runs"], about(may_evict["from_at"], zone, now)
+        named = f"{_word('run', runs)} {', '.join(map(str, runs))}"
+        yield "may evict", f"{named}, from {when} on unless there is room before: {may_evict['text']}"
     yield "lasts", _lasts(found.get("predicted"))
     for place, one in enumerate(found.get("counterfactuals") or []):
         yield "" if place else "would start", would_start(one, zone, now)
+    if found.get("counterfactuals_failed"):
+        yield "would start", "unknown: the search for what would help failed; server.log says how"
+
+
+def _word(word: str, found: Sequence[object]) -> str:
+    return word if len(found) == 1 else f"{word}s"
 
 
 def _ids(one: Found) -> str:

@@ -57,6 +57,15 @@ class PromiseDoc(Answer):
     from_at: str
 
 
+class MayEvictDoc(Answer):
+    """Runs that may be evicted for a waiting one from a time on, unless there is room before, and by which rules."""
+
+    runs: list[int]
+    rules: list[str]
+    from_at: str
+    text: str
+
+
 class OvertakeDoc(Answer):
     """That a later run started while an earlier one went on waiting, and by which rule."""
 
@@ -104,7 +113,9 @@ class ExplainAnswer(Answer):
     eta: EtaDoc | None
     predicted: PredictedDoc | None
     promise: PromiseDoc | None
+    may_evict: MayEvictDoc | None
     counterfactuals: list[CounterfactualDoc]
+    counterfactuals_failed: bool
     passed_by: OvertakesDoc | None
     went_before: OvertakesDoc | None
     preemption: PreemptionDoc | None

@@ -506,6 +506,7 @@ class DryRunDoc(Answer):
     position: int | None
     eta: EtaDoc | None
     counterfactuals: list[CounterfactualDoc]
+    counterfactuals_failed: bool
     evidence: dict[str, Any]
     warnings: list[str]
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 
 from airyard.app import outlook as module
 from airyard.app.outlook import FRESH_MS, STALE_MS, Outlook
 from airyard.core.scheduling.book import Book
 from airyard.core.scheduling.eta import Eta
+from airyard.core.scheduling.explain import WaysOut
+from airyard.core.scheduling.plan import Waiting
 from airyard.core.scheduling.planner import plan
 from explain_yard import NOW_MS, at, book_of, minutes, runs, waits, yard
 
@@ -85,3 +89,20 @@ def test_an_explanation_is_made_once_a_plan(book: Book) -> None:
     assert first.eta == found.etas(NOW_MS, [1])[1]
     assert found.explain(1, at(0.1)) is first
     assert found.explain(9, NOW_MS) is None
+
+
+def test_a_fault_in_the_search_for_what_would_help_leaves_the_rest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(changed: Waiting) -> tuple[int, int]:
+        raise NameError(f"no forecast for {changed.run_id}")
+
+    book = book_of(yard(2, [waits(1, 8, 2)], [runs(9, {"n0": WHOLE}, ends=10)]))
+    before = deepcopy(book.picture())
+    one = look(book).explain(1, NOW_MS, fails)
+    assert one is not None
+    assert (one.reason.value, one.position) == ("NO_FREE_NODES", 1)
+    assert one.eta is not None
+    assert one.ways_out == WaysOut(failed=True)
+    assert "no forecast for 1" in capsys.readouterr().out
+    assert book.picture() == before

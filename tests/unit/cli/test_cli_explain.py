@@ -34,6 +34,12 @@ WAITING: dict[str, Any] = {
         "text": "runs of the same user, project and shape",
     },
     "promise": {"nodes": ["n1", "n2"], "devices_per_node": 8, "from_at": "2026-01-31T14:05:00Z"},
+    "may_evict": {
+        "runs": [6, 7],
+        "rules": ["reclaim"],
+        "from_at": "2026-01-31T12:01:00Z",
+        "text": "its project may take its guarantee back",
+    },
     "counterfactuals": [
         {"change": "FEWER_NODES", "text": "now with 2 nodes instead of 4", "at": None, "command": None},
         {"change": "RUNS_END", "text": "when run 71 ends", "at": "2026-01-31T14:00:00Z", "command": None},
@@ -93,6 +99,7 @@ def test_a_waiting_run_in_words() -> None:
         "ahead        7 of a higher class (801, 803, 804, 805, 806 and 2 more); 1 queued earlier (790)",
         "expected     about 14:05, by Sun 03:30",
         "promised     8 devices on n1, n2 from about 14:05",
+        "may evict    runs 6, 7, from 12:01 on unless there is room before: its project may take its guarantee back",
         "lasts        about 2 h 0 min, 5 h 0 min nine times in ten (from 14 runs of the same user, project and shape)",
         "would start  now with 2 nodes instead of 4",
         "             when run 71 ends, about 14:00",
@@ -121,6 +128,13 @@ def test_times_in_the_evidence_are_times_and_one_run_is_one_run() -> None:
     assert "begin      2026-01-31 12:05:00 +00:00" in lines
     assert "lasts      about 1 min (from 1 run of the same shape)" in lines
     assert lines[-1].startswith("estimates  of 1 expected start 100%")
+
+
+def test_a_search_that_failed_says_so() -> None:
+    told = {**WAITING, "counterfactuals": [], "counterfactuals_failed": True}
+    assert "would start  unknown: the search for what would help failed; server.log says how" in (
+        explain_text.page(told, UTC, NOW).splitlines()
+    )
 
 
 def test_a_running_run_in_words() -> None:

@@ -124,6 +124,38 @@ def test_of_the_ends_only_those_on_its_nodes_are_named() -> None:
     assert (one.text, one.detail) == ("when run 9 ends", {"runs": [9]})
 
 
+def test_those_that_leave_for_it_are_the_ends_it_waits_for() -> None:
+    """Run 6 would end first, but its node is not the one that is being left for the run."""
+    want = waits(1, rank=0)
+    running = [
+        runs(6, {"n0": WHOLE}, ends=1),
+        runs(7, {"n1": WHOLE}, ends=2, stopping=True, evicted=True, leaving_for=1, evicted_ms=at(-0.1)),
+    ]
+    one = found(yard(2, [want], running), want, expected_ms=at(2))[Change.RUNS_END]
+    assert (one.text, one.detail, one.at_ms) == ("when run 7 ends", {"runs": [7]}, at(2))
+
+
+def test_no_end_is_named_that_is_not_needed() -> None:
+    """Run 6 ends first, on the same node; but what run 7 leaves is enough."""
+    want = waits(1, 4)
+    running = [
+        runs(5, {"n0": range(3)}, ends=99),
+        runs(6, {"n0": (3,)}, ends=1),
+        runs(7, {"n0": range(4, 8)}, ends=2),
+    ]
+    assert found(yard(1, [want], running), want, expected_ms=at(2))[Change.RUNS_END].detail == {"runs": [7]}
+
+
+def test_another_shape_is_tried_with_what_is_predicted_of_that_shape() -> None:
+    """n1 is promised for in 40 minutes: 10 minutes on one node would do, but one node takes two hours."""
+    want = waits(2, 8, 2, lasts=10)
+    running = [runs(9, {"n1": WHOLE}, ends=40)]
+    snapshot = yard(2, [waits(1, 8, 2, queued=-90_000), want], running)
+    assert found(snapshot, want)[Change.FEWER_NODES].detail == {"nodes": 1}
+    longer = found(snapshot, want, lasting=lambda changed: (at(120) - NOW_MS, at(120) - NOW_MS))
+    assert Change.FEWER_NODES not in longer
+
+
 def test_a_reservation_that_ends() -> None:
     want = waits(1, lasts=60, grace_ms=120_000)
     snapshot = yard(1, [want], reservations=(reserved(4, ["n0"], 30, 90),))

@@ -9,12 +9,13 @@ import pytest
 from airyard.core.policy import PoolOrder, ProjectPolicy, Share, Slicing
 from airyard.core.scheduling.book import Book
 from airyard.core.scheduling.eta import etas
-from airyard.core.scheduling.explain import Ahead, Explanation, Seen, explain
+from airyard.core.scheduling.explain import Ahead, Explanation, Seen, explain, ways_out
 from airyard.core.scheduling.exposure import exposure
 from airyard.core.scheduling.overtakes import Begun, begun_by, passed, passed_by
 from airyard.core.scheduling.places import Rule, place_of, places
 from airyard.core.scheduling.plan import Reason, Running, Start, Used, Waiting
 from airyard.core.scheduling.planner import plan
+from airyard.core.scheduling.prospects import Prospect
 from explain_yard import MINUTE_MS, NOW_MS, at, book_of, node, runs, waits, yard
 
 WHOLE = range(8)
@@ -24,9 +25,9 @@ DAY = 1440
 def explained(book: Book, run_id: int) -> Explanation:
     """Explain a run of a book."""
     made = plan(book, NOW_MS)
-    seen = Seen(order=places(book, NOW_MS), begun=())
+    seen, want = Seen(order=places(book, NOW_MS), begun=()), book.queue.runs[run_id]
     eta = etas(book, NOW_MS, wanted=[run_id]).get(run_id)
-    return explain(book, made, book.queue.runs[run_id], seen, eta, NOW_MS)
+    return explain(book, made, want, seen, eta, NOW_MS, ways_out(book, made, want, eta, NOW_MS))
 
 
 def test_reason_place_promise_and_expected_start() -> None:
@@ -226,6 +227,53 @@ def test_a_sliced_run_yields_after_its_first_slice_and_not_too_often() -> None:
     book = book_of(yard(1, running=[replace(once, evicted_ms=at(-40), served_ms=0)], pool=pool))
     found = exposure(book, book.running[9], NOW_MS)
     assert (found.younger_from_ms, found.spared_until_ms) == (at(90), at(20))
+
+
+def test_in_the_victims_first_minute_it_is_said_who_may_be_evicted_and_from_when() -> None:
+    waiting = [waits(1, project="nlp")]
+    projects = [
+        ProjectPolicy(name="nlp", shares=(Share(pool="h100", guarantee=8),)),
+        ProjectPolicy(name="cv"),
+    ]
+    running = [
+        runs(8, {"n0": WHOLE}, project="cv", placed=-0.5, safe_ms=at(-0.5)),
+        runs(9, {"n1": WHOLE}, project="cv", placed=-0.1, safe_ms=at(-0.1)),
+    ]
+    book = book_of(yard(2, waiting, running, projects=projects))
+    found = explained(book, 1)
+    assert found.reason is Reason.NO_FREE_NODES
+    assert found.ways_out.prospect == Prospect(from_ms=at(0.5), runs=(8,), rules=("reclaim",))
+    assert found.eta is not None
+    assert found.eta.p50_ms >= at(0.5)
+    assert book.picture() == book_of(yard(2, waiting, running, projects=projects)).picture()
+
+
+def test_a_gang_needs_the_rights_against_all_its_victims() -> None:
+    running = [
+        runs(8, {"n0": WHOLE}, rank=2, placed=-0.5),
+        runs(9, {"n1": WHOLE}, rank=2, placed=-0.1),
+    ]
+    found = explained(book_of(yard(2, [waits(1, 8, 2)], running)), 1)
+    assert found.ways_out.prospect == Prospect(from_ms=at(0.9), runs=(8, 9), rules=("priority",))
+
+
+def test_a_slice_that_will_be_over_is_named() -> None:
+    pool = {"slicing": Slicing(first_slice_ms=120 * MINUTE_MS, apart_ms=60 * MINUTE_MS)}
+    running = [runs(9, {"n0": WHOLE}, placed=-90, ends=600, acknowledges=True)]
+    found = explained(book_of(yard(1, [waits(1)], running, pool=pool)), 1)
+    assert found.ways_out.prospect == Prospect(from_ms=at(30), runs=(9,), rules=("slice",))
+
+
+@pytest.mark.parametrize(
+    "running",
+    [
+        runs(9, {"n0": WHOLE}, placed=-0.5),  # of its own class: no right comes
+        runs(9, {"n0": WHOLE}, rank=2, placed=-5),  # it is evicted by now
+        runs(9, {"n0": WHOLE}, rank=2, placed=-0.5, ends=0.2),  # it ends before
+    ],
+)
+def test_no_eviction_is_announced_that_will_not_be(running: Running) -> None:
+    assert explained(book_of(yard(1, [waits(1)], [running])), 1).ways_out.prospect is None
 
 
 def test_submit_order_has_no_shorter_runs_ahead() -> None:

@@ -21,7 +21,12 @@ from airyard.core.workload import Priority
 MOST_TRIALS = 40
 """So many plans are made for one run at most."""
 MOST_ENDS = 256
+MOST_NAMED = 8
+"""Of so many ends each is left out in turn, to see whether it is needed."""
 MINUTE_MS = 60_000
+
+Lasting = Callable[[Waiting], tuple[int, int]]
+"""Says how long a run is predicted to last (p50, p90) that asks something else than the one that waits."""
 
 
 class Change(Enum):
@@ -60,14 +65,21 @@ class Counterfactual:
 
 
 def counterfactuals(
-    book: Book, want: Waiting, now_ms: int, *, expected_ms: int | None = None, trials: int = MOST_TRIALS
+    book: Book,
+    want: Waiting,
+    now_ms: int,
+    *,
+    expected_ms: int | None = None,
+    lasting: Lasting | None = None,
+    trials: int = MOST_TRIALS,
 ) -> list[Counterfactual]:
     """Return the changes that would each let a waiting run start now; none when it does already.
 
     ``expected_ms``: its expected start; of the attempts that end until then it is asked which ends place it.
+    ``lasting`` predicts the run in another shape or pool; None: it lasts as long in any.
     The book is played with and is afterwards what it was. Cost: a plan for each trial.
     """
-    return list(_Search(book, want, now_ms, expected_ms, trials).all())
+    return list(_Search(book, want, now_ms, expected_ms, lasting, trials).all())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +93,20 @@ class _Found:
 class _Search:
     """The trials for one run."""
 
-    def __init__(self, book: Book, want: Waiting, now_ms: int, expected_ms: int | None, trials: int) -> None:
+    def __init__(
+        self,
+        book: Book,
+        want: Waiting,
+        now_ms: int,
+        expected_ms: int | None,
+        lasting: Lasting | None,
+        trials: int,
+    ) -> None:
         self._book = book
         self._want = want
         self._now_ms = now_ms
         self._expected_ms = expected_ms
+        self._lasting = lasting
         self._left = trials
         self._base: Plan | None = None
 
@@ -144,6 +165,13 @@ class _Search:
         found = self._try(changed, prepare)
         return found is not None and found.start is not None
 
+    def _as(self, changed: Waiting) -> Waiting:
+        """Return the run in another shape or pool with what is predicted of it there."""
+        if self._lasting is None:
+            return changed
+        expected_ms, likely_ms = self._lasting(changed)
+        return replace(changed, expected_ms=expected_ms, likely_ms=likely_ms)
+
     def _most(self, changed: Callable[[int], Waiting], most: int) -> int:
         """Return the largest number from 1 to ``most`` with which it starts; 0 when it does not with 1."""
         if most < 1 or not self._starts(changed(1)):
@@ -176,13 +204,13 @@ class _Search:
 
     def _smaller(self) -> Iterator[Counterfactual]:
         want = self._want
-        nodes = self._most(lambda count: replace(want, nodes=count), want.nodes - 1)
+        nodes = self._most(lambda count: self._as(replace(want, nodes=count)), want.nodes - 1)
         if nodes:
             text = f"now with {_count(nodes, 'node')} instead of {want.nodes}"
             yield Counterfactual(change=Change.FEWER_NODES, text=text, detail={"nodes": nodes})
         if want.model is None:
             return
-        devices = self._most(lambda count: _with_devices(want, count), want.devices_per_node - 1)
+        devices = self._most(lambda count: self._as(_with_devices(want, count)), want.devices_per_node - 1)
         if devices:
             each = "" if want.nodes == 1 else " a node"
             text = f"now with {_count(devices, 'GPU')}{each} instead of {want.devices_per_node}"
@@ -192,7 +220,7 @@ class _Search:
     def _elsewhere(self) -> Iterator[Counterfactual]:
         want = self._want
         if want.pool is not None:
-            found = self._try(replace(want, pool=None))
+            found = self._try(self._as(replace(want, pool=None)))
             if found is not None and found.start is not None:
                 pool = self._pool_of(found.start)
                 text = f"now in pool {pool}, if it left the pool open"
@@ -202,7 +230,7 @@ class _Search:
         models = {kind.kind for kind in self._book.nodes.names if kind.accelerator != "CPU"} - {want.model}
         for model in sorted(models):
             accelerator = f"GPU_{want.devices_per_node}x{model}"
-            found = self._try(replace(want, model=model, accelerator=accelerator, pool=None))
+            found = self._try(self._as(replace(want, model=model, accelerator=accelerator, pool=None)))
             if found is not None and found.start is not None:
                 detail = {"accelerator": accelerator, "pool": self._pool_of(found.start)}
                 yield Counterfactual(
@@ -258,8 +286,12 @@ class _Search:
             return
 
     def _ends(self) -> Iterator[Counterfactual]:
-        """Look for the ends that place it: the first so many, and of these the ones that free its nodes."""
+        """Look for the ends that place it: the first so many, and of these the ones that it needs."""
         if self._expected_ms is None:
+            return
+        leaving = self._leaving()
+        if leaving and self._starts(prepare=_without(leaving)):
+            yield self._ending(leaving)
             return
         pools = self._book.nodes.fitting(self._want.shape)
         ends = sorted(
@@ -276,18 +308,36 @@ class _Search:
                 high = middle
             else:
                 low = middle + 1
-        yield from self._ending(ends[:low])
+        yield self._ending(self._needed(ends[:low]))
 
-    def _ending(self, ends: list[tuple[int, int]]) -> Iterator[Counterfactual]:
+    def _leaving(self) -> list[tuple[int, int]]:
+        """Return the ends of those whose devices are kept for it: they leave for it, or end by themselves."""
+        assert self._base is not None
+        refusal = self._base.of_runs.get(self._want.run_id)
+        runs: Sequence[int] = refusal.evidence.get("runs", ()) if refusal is not None else ()
+        assert self._expected_ms is not None
+        # Who has not been asked to leave yet is expected to end when it would by itself.
+        known = (self._book.running[run_id] for run_id in runs if run_id in self._book.running)
+        return sorted((min(one.end_ms, self._expected_ms), one.run_id) for one in known)
+
+    def _needed(self, ends: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return the ends without those that it does not need."""
         found = self._try(prepare=_without(ends))
-        if found is None or found.start is None:
-            return
-        nodes = {seat.node for seat in found.start.seats}
-        needed = [(at, run_id) for at, run_id in ends if _on(self._book.running[run_id], nodes)]
-        if len(needed) < len(ends) and needed and self._starts(prepare=_without(needed)):
-            ends = needed
+        if found is not None and found.start is not None:
+            nodes = {seat.node for seat in found.start.seats}
+            there = [(at, run_id) for at, run_id in ends if _on(self._book.running[run_id], nodes)]
+            if 0 < len(there) < len(ends) and self._starts(prepare=_without(there)):
+                ends = there
+        # The last one is needed: without it the search for the first so many would have ended before.
+        for one in ends[-2::-1] if len(ends) <= MOST_NAMED else ():
+            rest = [other for other in ends if other != one]
+            if self._starts(prepare=_without(rest)):
+                ends = rest
+        return ends
+
+    def _ending(self, ends: list[tuple[int, int]]) -> Counterfactual:
         runs = sorted(run_id for _, run_id in ends)
-        yield Counterfactual(
+        return Counterfactual(
             change=Change.RUNS_END,
             text=f"when {_runs(runs)} {'ends' if len(runs) == 1 else 'end'}",
             detail={"runs": runs},

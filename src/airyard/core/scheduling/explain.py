@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airyard.core.scheduling.book import Book
-from airyard.core.scheduling.counterfactual import Counterfactual, counterfactuals
+from airyard.core.scheduling.counterfactual import Counterfactual, Lasting, counterfactuals
 from airyard.core.scheduling.eta import Eta
 from airyard.core.scheduling.overtakes import Begun, Overtake, passed
 from airyard.core.scheduling.places import Place, Rule, place_of, rule_between
 from airyard.core.scheduling.plan import Hold, Plan, Reason, Shape, Waiting
+from airyard.core.scheduling.prospects import Prospect, prospect
 from airyard.core.scheduling.waits import refusal_of
 
 NAMED = 5
@@ -28,6 +29,15 @@ class Ahead:
     rule: Rule
     count: int
     runs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaysOut:
+    """What would let a run start now, and whom it may have evicted later. ``failed``: the search broke off."""
+
+    counterfactuals: tuple[Counterfactual, ...] = ()
+    prospect: Prospect | None = None
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +60,7 @@ class Explanation:
     likely_ms: int
     limit_ms: int | None
     promise: Hold | None = None
-    counterfactuals: tuple[Counterfactual, ...] = ()
+    ways_out: WaysOut = field(default_factory=WaysOut)
     passed: tuple[Overtake, ...] = ()
     passed_count: int = 0
 
@@ -63,10 +73,29 @@ class Seen:
     begun: Iterable[Begun] = field(default_factory=tuple)
 
 
+def ways_out(
+    book: Book, plan: Plan | None, want: Waiting, eta: Eta | None, now_ms: int, lasting: Lasting | None = None
+) -> WaysOut:
+    """Look for what would help a waiting run. Cost: dozens of plans."""
+    expected_ms = eta.p50_ms if eta is not None else None
+    found = counterfactuals(book, want, now_ms, expected_ms=expected_ms, lasting=lasting)
+    others_leave = plan is not None and want.run_id in plan.of_runs
+    later = None
+    if not others_leave and want.run_id not in book.queue.parked:
+        later = prospect(book, want, now_ms, expected_ms)
+    return WaysOut(counterfactuals=tuple(found), prospect=later)
+
+
 def explain(
-    book: Book, plan: Plan | None, want: Waiting, seen: Seen, eta: Eta | None, now_ms: int
+    book: Book,
+    plan: Plan | None,
+    want: Waiting,
+    seen: Seen,
+    eta: Eta | None,
+    now_ms: int,
+    ways: WaysOut | None = None,
 ) -> Explanation:
-    """Explain a waiting run. Cost: the queue, and the plans that counterfactuals take."""
+    """Explain a waiting run. Cost: the queue."""
     refusal = refusal_of(plan, want, now_ms)
     position = next((at for at, place in enumerate(seen.order, 1) if place.run_id == want.run_id), None)
     holds = (*plan.kept, *plan.holds) if plan is not None else ()
@@ -84,9 +113,7 @@ def explain(
         likely_ms=want.likely_ms,
         limit_ms=want.limit_ms,
         promise=next((hold for hold in holds if hold.run_id == want.run_id), None),
-        counterfactuals=tuple(
-            counterfactuals(book, want, now_ms, expected_ms=eta.p50_ms if eta is not None else None)
-        ),
+        ways_out=ways or WaysOut(),
         passed=tuple(others[:NAMED]),
         passed_count=len(others),
     )

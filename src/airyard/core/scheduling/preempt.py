@@ -108,19 +108,24 @@ class Evictions:
         return self._book.shares.within_guarantee(want, pool)
 
     def right(self, want: Waiting, running: Running, *, sliced: bool) -> str | None:
-        """Return the rule by which ``want`` may evict ``running``; None when it may not."""
-        if running.stopping or running.run_id in self._gone:
+        """Return the rule by which ``want`` may evict ``running`` now; None when it may not."""
+        if running.run_id in self._gone:
+            return None
+        due = self.due(want, running, sliced=sliced)
+        return self._after(*due) if due is not None else None
+
+    def due(self, want: Waiting, running: Running, *, sliced: bool) -> tuple[int, str] | None:
+        """Return from when on ``want`` may evict ``running`` and by which rule, as things are; None when never."""
+        if running.stopping or want.rank > running.rank:
             return None
         if want.rank < running.rank:
-            return self._after(running.placed_ms + SAFE_MS, PRIORITY)
-        if want.rank > running.rank:
-            return None
+            return running.placed_ms + SAFE_MS, PRIORITY
         if (
             want.project != running.project
             and self._book.shares.within_guarantee(want, running.pool)
             and self._beyond(running) > 0
         ):
-            return self._after(running.placed_ms + SAFE_MS, RECLAIM)
+            return running.placed_ms + SAFE_MS, RECLAIM
         if sliced or not running.acknowledges:
             return None
         slicing = self._book.slicing(running.pool, running.project)
@@ -129,7 +134,7 @@ class Evictions:
         due_ms = running.placed_ms + max(slicing.first_slice_ms - running.served_ms, SAFE_MS)
         if running.evicted_ms is not None:
             due_ms = max(due_ms, running.evicted_ms + slicing.apart_ms)
-        return self._after(due_ms, SLICE)
+        return due_ms, SLICE
 
     def send_away(self, running: Running) -> None:
         """Note that an attempt was asked to leave: it cannot be asked again, and its project has less."""
