@@ -203,6 +203,8 @@ SAMPLES: tuple[e.Event, ...] = (
     e.MachineLeft(machine="m1"),
     e.NodeCordoned(node="m1", by="op", reason="fan"),
     e.NodeUncordoned(node="m1", by="op"),
+    e.NodeDrainOrdered(node="m1", by="op", reason="fan", deadline_ms=7),
+    e.MachineConfirmedDead(machine="m1", by="op", reason="burnt"),
     e.KeysExpired(before_ms=4),
     e.RunSubmitted(run=RUN),
     e.RunResumed(run=RUN, by="ada"),

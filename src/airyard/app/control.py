@@ -38,6 +38,7 @@ _REPLAN = (
     events.MachineLeft,
     events.NodeCordoned,
     events.NodeUncordoned,
+    events.NodeDrainOrdered,
     events.PolicyDeclared,
     events.ReservationMade,
     events.ReservationEnded,
@@ -74,7 +75,7 @@ class Control:
         self._fresh = True
         self._untold: dict[int, None] = {}
         self._ended: list[Run] = []
-        self._told: tuple[object, object, object, object] | None = None
+        self._told: tuple[object, ...] | None = None
         self._spent: frozenset[str] = frozenset()
         self._plan: Plan | None = None
         self.events_since_snapshot = 0
@@ -229,12 +230,16 @@ class Control:
 
     def _delta(self) -> Delta:
         state, fresh, told = self.state, self._fresh, self._told
-        self._told = (state.nodes, state.machines, state.policy, state.reservations)
+        self._told = (state.nodes, state.machines, state.policy, state.reservations, state.cordons)
         self._spent = paused(state, self._clock.now_ms())
         ids = state.runs.keys() if fresh else self._untold
         touched = [(run_id, state.runs.get(run_id)) for run_id in ids]
         new_policy = fresh or told is None or told[2] != state.policy
-        new_nodes = new_policy or told is None or told[0] != state.nodes or told[1] != state.machines
+        new_nodes = (
+            new_policy
+            or told is None
+            or (told[0], told[1], told[4]) != (state.nodes, state.machines, state.cordons)
+        )
         delta = Delta(
             seq=state.seq,
             fresh=fresh,
@@ -258,7 +263,7 @@ class Control:
     def news(self) -> Delta | None:
         """Return what the planner has not been told yet, for who asks it something; None when there is nothing."""
         state = self.state
-        known = (state.nodes, state.machines, state.policy, state.reservations)
+        known = (state.nodes, state.machines, state.policy, state.reservations, state.cordons)
         return self._delta() if self._untold or self._ended or self._told != known else None
 
     def plan_again(self, *, fresh: bool = False) -> None:

@@ -38,6 +38,27 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """An operator's wish that a node become empty: who is on it is asked to leave."""
+
+    by: str
+    at_ms: int
+    reason: str = ""
+    deadline_ms: int | None = None
+    """When all have to be gone; None: they are asked to leave at once, each with its own grace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cordon:
+    """Why a node takes no new members, who said so, and since when. It outlives the node's absence."""
+
+    by: str
+    at_ms: int
+    reason: str = ""
+    drain: Drain | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """One operating system instance; its agent hosts the nodes that name it.
 

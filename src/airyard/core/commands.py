@@ -110,13 +110,43 @@ class MemberGone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CordonNode:
-    """An operator closes (or opens) a node for new members."""
+class CordonNodes:
+    """An operator closes nodes for new members; who is on them stays."""
 
-    node: str
+    nodes: tuple[str, ...]
     by: str
-    reason: str
-    cordoned: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncordonNodes:
+    """An operator opens nodes again; a drain of them is called off."""
+
+    nodes: tuple[str, ...]
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainNodes:
+    """An operator wants nodes empty: at once, or by ``deadline_ms`` at the latest."""
+
+    nodes: tuple[str, ...]
+    by: str
+    reason: str = ""
+    deadline_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmDead:
+    """An operator gives their word that nothing runs any more on a machine that is away.
+
+    ``name`` is the machine or a node of it. ``boot_id``: only if it is the system that was seen last; empty is any.
+    """
+
+    name: str
+    by: str
+    reason: str = ""
+    boot_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +253,10 @@ Command = (
     | MachineSeen
     | MachineAway
     | MemberGone
-    | CordonNode
+    | CordonNodes
+    | UncordonNodes
+    | DrainNodes
+    | ConfirmDead
     | DeclarePolicy
     | UpdateRun
     | MakeReservation

@@ -58,6 +58,28 @@ class NodeCordoned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDrainOrdered:
+    """Who is on a cordoned node is asked to leave: at once (``deadline_ms`` None), or so as to be gone by then.
+
+    It replaces an earlier drain of the node.
+    """
+
+    node: str
+    by: str
+    reason: str = ""
+    deadline_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineConfirmedDead:
+    """Somebody gave their word that nothing runs any more on a machine that is away; its members are lost."""
+
+    machine: str
+    by: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUncordoned:
     """The node takes members again."""
 
@@ -318,6 +340,8 @@ ClusterEvent = (
     | MachineLeft
     | NodeCordoned
     | NodeUncordoned
+    | NodeDrainOrdered
+    | MachineConfirmedDead
     | KeysExpired
     | PolicyDeclared
     | ReservationMade

@@ -20,6 +20,9 @@ def check(state: ClusterState) -> list[str]:
 
 
 def _index(state: ClusterState) -> Iterator[str]:
+    wrong = [node.name for node in state.nodes.values() if node.cordoned != (node.name in state.cordons)]
+    if wrong:
+        yield f"nodes {sorted(wrong)} are shown cordoned and have no cordon, or the other way round"
     begun = {run.run_id for run in state.runs.values() if run.attempts}
     if state.begun != begun:
         yield f"runs {sorted(state.begun ^ begun)} are indexed as having begun and have not, or the other way round"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airyard.core import codec, events
-from airyard.core.cluster import Machine, Node
+from airyard.core.cluster import Cordon, Drain, Machine, Node
 from airyard.core.deadlines import wait_end
 from airyard.core.errors import InvariantBroken
 from airyard.core.evolve import evolve
@@ -41,6 +41,8 @@ class ClusterState:
     next_run_id: int = 1
     machines: dict[str, Machine] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
+    cordons: dict[str, Cordon] = field(default_factory=dict)
+    """By the node's name, also of nodes that are not there at the moment."""
     runs: dict[int, Run] = field(default_factory=dict)
     keys: dict[tuple[str, str], NotedKey] = field(default_factory=dict)
     policy: Policy = field(default_factory=Policy)
@@ -72,6 +74,7 @@ class ClusterState:
             next_run_id=self.next_run_id,
             machines=dict(self.machines),
             nodes=dict(self.nodes),
+            cordons=dict(self.cordons),
             runs=dict(self.runs),
             keys=self.keys,
             shares_keys=True,
@@ -112,9 +115,13 @@ class ClusterState:
             case events.MachineLeft():
                 self.machines[event.machine] = replace(self.machines[event.machine], alive=False)
             case events.NodeCordoned():
-                self.nodes[event.node] = replace(self.nodes[event.node], cordoned=True)
+                self._close(event.node, Cordon(by=event.by, at_ms=recorded.at_ms, reason=event.reason))
             case events.NodeUncordoned():
-                self.nodes[event.node] = replace(self.nodes[event.node], cordoned=False)
+                self._close(event.node, None)
+            case events.NodeDrainOrdered():
+                self._drain(event, recorded.at_ms)
+            case events.MachineConfirmedDead():
+                pass  # what it means for each member is a fact of its own; this one says on whose word
             case events.KeysExpired():
                 self.keys = {key: noted for key, noted in self.keys.items() if noted.at_ms >= event.before_ms}
                 self.shares_keys = False
@@ -131,6 +138,18 @@ class ClusterState:
                 run = evolve(before, event, recorded.at_ms)
                 self._account(before, event, recorded.at_ms)
                 self._put(replace(run, version=recorded.seq))
+
+    def _close(self, name: str, cordon: Cordon | None) -> None:
+        if cordon is not None:
+            self.cordons[name] = cordon
+        else:
+            self.cordons.pop(name, None)
+        if (node := self.nodes.get(name)) is not None:
+            self.nodes[name] = replace(node, cordoned=cordon is not None)
+
+    def _drain(self, event: events.NodeDrainOrdered, at_ms: int) -> None:
+        drain = Drain(by=event.by, at_ms=at_ms, reason=event.reason, deadline_ms=event.deadline_ms)
+        self.cordons[event.node] = replace(self.cordons[event.node], drain=drain)
 
     def _put(self, run: Run) -> None:
         self._drop_from_indexes(self.runs.get(run.run_id))
@@ -221,10 +240,9 @@ class ClusterState:
             self.keys[run.owner, run.idempotency_key] = noted
 
     def _join(self, event: events.MachineJoined) -> None:
-        cordoned = {name for name, node in self.nodes.items() if node.cordoned}
         kept = {name: node for name, node in self.nodes.items() if node.machine != event.machine.name}
         for node in event.nodes:
-            kept[node.name] = replace(node, cordoned=node.name in cordoned)
+            kept[node.name] = replace(node, cordoned=node.name in self.cordons)
         self.nodes = kept
         self.machines[event.machine.name] = event.machine
 
@@ -270,6 +288,7 @@ class ClusterState:
             "next_run_id": self.next_run_id,
             "machines": map(codec.encode, self.machines.values()),
             "nodes": map(codec.encode, self.nodes.values()),
+            "cordons": ([name, codec.encode(cordon)] for name, cordon in self.cordons.items()),
             "runs": map(codec.encode, self.runs.values()),
             "keys": ([*key, codec.encode(noted)] for key, noted in self.keys.items()),
             "policy": codec.encode(self.policy),
@@ -289,6 +308,9 @@ class ClusterState:
         machines = [codec.decode(Machine, item) for item in data["machines"]]
         nodes = [codec.decode(Node, item) for item in data["nodes"]]
         runs = [codec.decode(Run, item) for item in data["runs"]]
+        # Snapshots of before cordons were kept say only that a node has one.
+        cordons = {node.name: Cordon(by="", at_ms=0) for node in nodes if node.cordoned}
+        cordons |= {name: codec.decode(Cordon, item) for name, item in data.get("cordons", ())}
         reservations = [codec.decode(Reservation, item) for item in data.get("reservations", ())]
         state = cls(
             seq=data["seq"],
@@ -296,6 +318,7 @@ class ClusterState:
             next_run_id=data["next_run_id"],
             machines={machine.name: machine for machine in machines},
             nodes={node.name: node for node in nodes},
+            cordons=cordons,
             runs={run.run_id: run for run in runs},
             keys={(owner, key): codec.decode(NotedKey, noted) for owner, key, noted in data["keys"]},
             policy=codec.decode(Policy, data.get("policy", {})),

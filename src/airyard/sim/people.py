@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airyard.core import events
-from airyard.core.commands import Command, CordonNode, SubmitRun, UpdateRun
+from airyard.core.commands import Command, CordonNodes, SubmitRun, UncordonNodes, UpdateRun
 from airyard.core.decide import Submitted
 from airyard.core.errors import AiryardError, Unavailable
 from airyard.core.run import Outcome
@@ -185,7 +185,8 @@ class People:
 
     def cordon(self, node: str, *, cordoned: bool) -> None:
         """Close or open a node."""
-        self.ask(CordonNode(node=node, by="op", reason="looks odd", cordoned=cordoned))
+        close = CordonNodes(nodes=(node,), by="op", reason="looks odd")
+        self.ask(close if cordoned else UncordonNodes(nodes=(node,), by="op"))
 
 
 def _with_priority(compute: Compute, priority: Priority) -> Compute:

@@ -61,7 +61,7 @@ def test_pools_show_what_is_free_guaranteed_and_borrowed(yard: Yard) -> None:
     start(yard)
     start(yard, priority=Priority.BEST_EFFORT)
     yard.submit(workload(nodes=3))
-    yard.do(c.CordonNode(node="c", by="op", reason="fan", cordoned=True))
+    yard.do(c.CordonNodes(nodes=("c",), by="op", reason="fan"))
     pools = views.pool_documents(yard.state)
     wire.PoolsAnswer.model_validate({"pools": pools})
     assert [(pool["name"], pool["declared"], pool["accelerator"]) for pool in pools] == [

@@ -198,7 +198,7 @@ def test_remove_waits_until_everything_is_settled() -> None:
 
 def test_cordon_is_idempotent_and_survives_a_hello() -> None:
     yard = Yard(node("a"))
-    close = c.CordonNode(node="a", by="op", reason="fan", cordoned=True)
+    close = c.CordonNodes(nodes=("a",), by="op", reason="fan")
     assert kinds(yard.do(close)) == ["NodeCordoned"]
     assert kinds(yard.do(close)) == []
     assert kinds(yard.hello("a")) == []
@@ -207,6 +207,6 @@ def test_cordon_is_idempotent_and_survives_a_hello() -> None:
     run_id = yard.submit(workload())
     assert acts(yard.place()) == []
     assert yard.run(run_id).state is RunState.QUEUED
-    assert kinds(yard.do(c.CordonNode(node="a", by="op", reason="", cordoned=False))) == ["NodeUncordoned"]
+    assert kinds(yard.do(c.UncordonNodes(nodes=("a",), by="op"))) == ["NodeUncordoned"]
     with pytest.raises(NotFound, match="this yard has a"):
-        yard.do(c.CordonNode(node="z", by="op", reason="", cordoned=True))
+        yard.do(c.CordonNodes(nodes=("z",), by="op"))

@@ -41,7 +41,7 @@ def test_a_stale_plan_places_nothing_twice() -> None:
 def test_what_changed_meanwhile_is_left_out() -> None:
     for change in (
         c.CancelRun(run_id=1, by="ada"),
-        c.CordonNode(node="a", by="op", reason="", cordoned=True),
+        c.CordonNodes(nodes=("a",), by="op"),
         c.MachineAway(machine="a"),
     ):
         yard = Yard(node("a"))

@@ -69,6 +69,6 @@ def test_capacity_counts_open_nodes_by_pool() -> None:
     yard.do(c.DeclarePolicy(policy=Policy(pools=(pool,), projects=(project,)), by="op"))
     assert quota.capacity(yard.state) == {"fast": 16, "GPU_8xH100": 8}
     yard.do(c.MachineAway(machine="a"))
-    yard.do(c.CordonNode(node="c", by="op", reason="fan", cordoned=True))
+    yard.do(c.CordonNodes(nodes=("c",), by="op", reason="fan"))
     assert quota.capacity(yard.state) == {"fast": 8, "GPU_8xH100": 0}
     assert quota.guaranteed_totals(yard.state.policy) == {"fast": 8, "GPU_8xH100": 0}

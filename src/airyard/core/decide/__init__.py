@@ -6,13 +6,26 @@ Owns: the dispatch over commands. Must not know: I/O, clocks, who calls.
 from __future__ import annotations
 
 from airyard.core import commands
-from airyard.core.decide import asks, changing, declaring, members, placing, reserving, timers, tracking
+from airyard.core.decide import (
+    asks,
+    changing,
+    declaring,
+    members,
+    operating,
+    placing,
+    reserving,
+    timers,
+    tracking,
+)
 from airyard.core.decide.decision import (
     Acknowledged,
     Cancelled,
     Decision,
     Declared,
     Done,
+    Leaving,
+    NodeNote,
+    Operated,
     Reply,
     Reserved,
     Submitted,
@@ -28,6 +41,9 @@ __all__ = [
     "Decision",
     "Declared",
     "Done",
+    "Leaving",
+    "NodeNote",
+    "Operated",
     "Reply",
     "Reserved",
     "Submitted",
@@ -51,8 +67,14 @@ def decide(state: ClusterState, command: commands.Command, now_ms: int) -> Decis
             return asks.resume(state, command, now_ms)
         case commands.RemoveRun():
             return asks.remove(state, command, now_ms)
-        case commands.CordonNode():
-            return asks.cordon(state, command, now_ms)
+        case commands.CordonNodes():
+            return operating.cordon(state, command, now_ms)
+        case commands.UncordonNodes():
+            return operating.uncordon(state, command, now_ms)
+        case commands.DrainNodes():
+            return operating.drain(state, command, now_ms)
+        case commands.ConfirmDead():
+            return operating.confirm_dead(state, command, now_ms)
         case commands.DeclarePolicy():
             return declaring.declare(state, command, now_ms)
         case commands.UpdateRun():

@@ -1,4 +1,4 @@
-"""Decides what people and agents ask for: submit, cancel, resume, remove, cordon.
+"""Decides what people and agents ask for: submit, cancel, resume, remove.
 
 Owns: acceptance of runs, idempotency, and the refusals that are known at once. Must not know: the wire.
 """
@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airyard.core.commands import CancelRun, CordonNode, RemoveRun, ResumeRun, SubmitRun
+from airyard.core.commands import CancelRun, RemoveRun, ResumeRun, SubmitRun
 from airyard.core.decide import admission
 from airyard.core.decide.changing import check_begin
 from airyard.core.decide.decision import Cancelled, Decision, Draft, Submitted
 from airyard.core.decide.gang import advance
 from airyard.core.errors import Conflict, Fix, NotFound, Unavailable, UserError
 from airyard.core.events import (
-    NodeCordoned,
-    NodeUncordoned,
     RunEnded,
     RunRemoved,
     RunResumed,
@@ -218,18 +216,3 @@ def remove(state: ClusterState, command: RemoveRun, now_ms: int) -> Decision:
             fix="try again in a few seconds",
         )
     return Decision(events=(RunRemoved(run_id=command.run_id, by=command.by),))
-
-
-def cordon(state: ClusterState, command: CordonNode, now_ms: int) -> Decision:
-    """Close or open a node. Raises: NotFound naming the nodes there are."""
-    node = state.nodes.get(command.node)
-    if node is None:
-        raise NotFound(
-            f"no node {command.node!r}; this yard has {', '.join(sorted(state.nodes)) or 'none'}",
-            code="NODE_NOT_FOUND",
-        )
-    if node.cordoned == command.cordoned:
-        return Decision()
-    if command.cordoned:
-        return Decision(events=(NodeCordoned(node=node.name, by=command.by, reason=command.reason),))
-    return Decision(events=(NodeUncordoned(node=node.name, by=command.by),))

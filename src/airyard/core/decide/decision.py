@@ -59,6 +59,34 @@ class Reserved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNote:
+    """What an operator's word meant for one node (or machine); not ``changed``: it was so already."""
+
+    node: str
+    changed: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """A run on drained nodes: when it is asked to leave, or was, and when it is made to at the latest."""
+
+    run_id: int
+    owner: str
+    nodes: tuple[str, ...]
+    asked_ms: int
+    gone_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operated:
+    """What an operator's word meant for each node that it named, and for the runs there."""
+
+    notes: tuple[NodeNote, ...]
+    leaving: tuple[Leaving, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """Nothing to say but that it was decided."""
 
@@ -76,7 +104,7 @@ class Declared:
         return bool(self.changes)
 
 
-Reply = Submitted | Cancelled | Acknowledged | Declared | Updated | Reserved | Done
+Reply = Submitted | Cancelled | Acknowledged | Declared | Updated | Reserved | Operated | Done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from airyard.core.commands import Tick
 from airyard.core.deadlines import total_end_ms, wait_end
 from airyard.core.decide.clearing import expired, leaving
 from airyard.core.decide.decision import Decision, Draft
+from airyard.core.decide.draining import ask_to_leave, draining
 from airyard.core.decide.gang import advance, owes_tracking
 from airyard.core.decide.grace import grace_of
 from airyard.core.decide.retries import queue_failure
@@ -43,9 +44,10 @@ def tick(state: ClusterState, command: Tick, now_ms: int) -> Decision:
     events: list[Event] = []
     actions: list[Action] = []
     over = _overdue(state, now_ms)
+    clearing = bool(state.reservations) or draining(state)
     for run_id in sorted(state.begun.union(over)):
         run = state.runs[run_id]
-        if run_id not in over and _quiet(state, run, now_ms):
+        if run_id not in over and not clearing and _quiet(run, now_ms):
             continue
         draft = Draft(state=state, now_ms=now_ms, run=run)
         if run_id in over:
@@ -77,7 +79,7 @@ def _overdue(state: ClusterState, now_ms: int) -> dict[int, str]:
     return {run_id: words for (at_ms, words), run_id in ends if at_ms <= now_ms}
 
 
-def _quiet(state: ClusterState, run: Run, now_ms: int) -> bool:
+def _quiet(run: Run, now_ms: int) -> bool:
     """True for a run with attempts that no deadline concerns now: most of those that run."""
     attempt = run.attempts[0]
     return (
@@ -85,7 +87,6 @@ def _quiet(state: ClusterState, run: Run, now_ms: int) -> bool:
         and attempt.state is AttemptState.RUNNING
         and attempt.stop is None
         and attempt.tracking.state is not TrackingState.PENDING
-        and not state.reservations
         and not _total_passed(run, now_ms)
     )
 
@@ -109,6 +110,10 @@ def _live(draft: Draft, attempt: Attempt) -> None:
         deferred = Tracking(state=TrackingState.DEFERRED, detail="the tracking server did not answer in time")
         draft.emit(TrackingChanged(run_id=attempt.run_id, attempt=attempt.number, tracking=deferred))
         advance(draft)
+    present = draft.run.attempts[attempt.number]
+    if not present.live:
+        return
+    ask_to_leave(draft, present)
     present = draft.run.attempts[attempt.number]
     if not present.live:
         return

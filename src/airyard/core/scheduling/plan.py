@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+from airyard.core.cluster import Cordon
 from airyard.core.placement import Seat
 from airyard.core.policy import Policy, Reservation
 
@@ -51,6 +52,8 @@ class NodeView:
     simulated: bool
     fabric: str = ""
     rack: str = ""
+    cordon: Cordon | None = None
+    """Who cordoned it, when and why."""
 
 
 class Shape(NamedTuple):

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
+from airyard.core.cluster import Cordon
 from airyard.core.scheduling.feasible import shape_in_words
 from airyard.core.scheduling.nodes import Kind, NodeIndex, Slot
-from airyard.core.scheduling.plan import Hold, Reason, Refusal, Running, Waiting
+from airyard.core.scheduling.plan import Hold, NodeView, Reason, Refusal, Running, Waiting
 
 HOLDERS_FROM = 64
 """Of how many nodes the holders are named."""
@@ -143,13 +144,18 @@ def no_room(want: Waiting, index: NodeIndex, kinds: Sequence[Kind], ready: int) 
     asks = f"it asks {shape_in_words(want)}"
     if up < want.nodes:
         slots = sorted(index.of_kinds(kinds), key=lambda slot: slot.key)
-        out = [slot.view.name for slot in slots if not slot.open]
+        out = [slot.view for slot in slots if not slot.open]
         more = f" and {len(out) - 5} more" if len(out) > 5 else ""
+        named = ", ".join(_out(view) for view in out[:5])
         return Refusal(
             run_id=want.run_id,
             reason=Reason.NODES_UNHEALTHY,
-            message=f"{asks}; {up} of {len(slots)} are up and open (out: {', '.join(out[:5])}{more})",
-            evidence={"nodes_up": up, "nodes_out": out[:50]},
+            message=f"{asks}; {up} of {len(slots)} are up and open (out: {named}{more})",
+            evidence={
+                "nodes_up": up,
+                "nodes_out": [view.name for view in out[:50]],
+                "cordons": [_cordon(view.name, view.cordon) for view in out[:50] if view.cordon is not None],
+            },
         )
     if want.same_fabric and ready >= want.nodes:
         return _no_block(want, list(index.open_ones(kinds)))
@@ -167,6 +173,19 @@ def no_room(want: Waiting, index: NodeIndex, kinds: Sequence[Kind], ready: int) 
             "holders": holders[:50],
         },
     )
+
+
+def _out(view: NodeView) -> str:
+    """Name a node that takes nobody, and who closed it why: ``n1 (cordoned by op: fan)``."""
+    cordon = view.cordon
+    if cordon is None or not cordon.by:
+        return view.name
+    word = "cordoned" if cordon.drain is None else "drained"
+    return f"{view.name} ({word} by {cordon.by}{f': {cordon.reason}' if cordon.reason else ''})"
+
+
+def _cordon(node: str, cordon: Cordon) -> dict[str, str | int]:
+    return {"node": node, "by": cordon.by, "at_ms": cordon.at_ms, "reason": cordon.reason}
 
 
 def _no_block(want: Waiting, up: Sequence[Slot]) -> Refusal:

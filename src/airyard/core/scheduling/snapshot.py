@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from airyard.core.cluster import Node
+from airyard.core.cluster import Cordon, Node
 from airyard.core.placement import Seat
 from airyard.core.policy import Policy, Reservation
 from airyard.core.run import Attempt, Run, RunState, StopReason
@@ -96,7 +96,10 @@ def used_of(
 def node_views(state: ClusterState) -> tuple[NodeView, ...]:
     """Project all nodes."""
     alive = {name for name, machine in state.machines.items() if machine.alive}
-    return tuple(node_view(state.policy, node, node.machine in alive) for node in state.nodes.values())
+    return tuple(
+        node_view(state.policy, node, node.machine in alive, state.cordons.get(node.name))
+        for node in state.nodes.values()
+    )
 
 
 def offers_of(state: ClusterState) -> list[tuple[NodeView, int]]:
@@ -116,7 +119,7 @@ def offers_of(state: ClusterState) -> list[tuple[NodeView, int]]:
     return [(node_view(state.policy, node, True), count) for node, count in state.offers]
 
 
-def node_view(policy: Policy, node: Node, alive: bool) -> NodeView:
+def node_view(policy: Policy, node: Node, alive: bool, cordon: Cordon | None = None) -> NodeView:
     """Project a node with the devices that no stranger holds."""
     labels = node.labels or {}
     return NodeView(
@@ -131,6 +134,7 @@ def node_view(policy: Policy, node: Node, alive: bool) -> NodeView:
         memory_bytes=node.memory_bytes,
         alive=alive,
         cordoned=node.cordoned,
+        cordon=cordon,
         simulated=node.simulated,
         fabric=labels.get("fabric", ""),
         rack=labels.get("rack", ""),
