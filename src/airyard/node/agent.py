@@ -31,6 +31,7 @@ from airyard.node.chores import has_environment, tidy, warm
 from airyard.node.containment import detect
 from airyard.node.exit_record import boot_id, write_json_by_rename
 from airyard.node.inventory import Inventory, Node, Offer, host_name, open_nvml
+from airyard.node.lease import lease_is_overdue
 from airyard.node.log_rest import close_unwritten, ship_rest
 from airyard.node.sampling import EVERY_S, Sampled, Sampler
 from airyard.node.zygote import Zygote, ZygoteGone
@@ -38,6 +39,7 @@ from airyard.node.zygote import Zygote, ZygoteGone
 PROTOCOL = 1
 _NODES_EVERY_S = 15.0
 _SWEEP_EVERY_S = 2.0
+_LEASES_EVERY_S = 1.0
 _FIRST_SAMPLE_S = 1.0
 _ALREADY_RUNS = 3
 
@@ -71,6 +73,7 @@ class Agent:
         self._looking: set[str] = set()
         self._shipping: set[str] = set()
         self._forgotten: set[str] = set()
+        self._overdue: set[str] = set()
         self._unstarted: set[str] = set()  # known to have written nothing
         self._workers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="work")
         self._done: deque[Callable[[], None]] = deque()
@@ -78,7 +81,7 @@ class Agent:
         self._hub = Hub(bind_unix(self._node_folder / "agent.sock"), self._on_line)
         self._hub.watch(self._wake_read, self._run_done)
         self._stopping = False
-        self._due_s = dict.fromkeys(("samples", "nodes", "sweep"), 0.0)
+        self._due_s = dict.fromkeys(("samples", "nodes", "sweep", "leases"), 0.0)
 
     # --- life
 
@@ -104,6 +107,7 @@ class Agent:
             ("samples", EVERY_S, self._push_samples),
             ("nodes", _NODES_EVERY_S, self._push_nodes),
             ("sweep", _SWEEP_EVERY_S, self._sweep),
+            ("leases", _LEASES_EVERY_S, self._look_at_leases),
         ):
             if now_s >= self._due_s[name]:
                 self._due_s[name] = now_s + every_s
@@ -185,6 +189,18 @@ class Agent:
                 self._runner_ended(key)
         if not self._zygote.alive:
             self._new_zygote()
+
+    def _look_at_leases(self) -> None:
+        """End members whose runner should have done so: one that hangs must not outlive its lease.
+
+        Elsewhere the member may be started again right after it.
+        """
+        for key, attempt in list(self._known.items()):
+            if attempt.state is not Seen.ALIVE or key in self._overdue:
+                continue
+            if lease_is_overdue(self._attempts.folder(key)):
+                self._overdue.add(key)
+                self._kill(None, {"key": key, "reason": "its lease ran out and its runner did not end it"})
 
     def _new_zygote(self) -> None:
         with contextlib.suppress(OSError):
@@ -316,7 +332,7 @@ class Agent:
         except ZygoteGone as error:
             return {"error": f"the zygote died twice ({error})"}
 
-    def _kill(self, _: Connection, request: dict[str, Any]) -> dict[str, Any]:
+    def _kill(self, _: Connection | None, request: dict[str, Any]) -> dict[str, Any]:
         key, reason = str(request["key"]), str(request.get("reason") or "")
         known = self._known.get(key)
         if known is None:
@@ -366,8 +382,8 @@ class Agent:
             self._forgotten.add(key)
             return {}
         self._known.pop(key, None)
-        self._unstarted.discard(key)
-        self._forgotten.discard(key)
+        for noted in (self._unstarted, self._forgotten, self._overdue):
+            noted.discard(key)
         self._later(lambda: self._attempts.forget(key), lambda _: None)
         return {}
 

@@ -96,6 +96,11 @@ class AttemptFolder:
         return self.path / "lock"
 
     @property
+    def lease_file(self) -> Path:
+        """Until when the member may run: milliseconds of CLOCK_BOOTTIME. Missing: there is no lease."""
+        return self.path / "lease"
+
+    @property
     def spool(self) -> Path:
         """Log records that the server may not have yet."""
         return self.path / "spool"

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from airyard.node.lease import is_stale
 from airyard.node.machine_events import (
     AttemptOver,
     CheckpointSeen,
@@ -104,6 +105,8 @@ class RunnerState:
     """When the last poll that was answered had been sent."""
     lease_s: float | None = None
     lease_until_ms: int | None = None
+    epoch: int = 0
+    """The newest leader's that has been heard; what an older one says counts no more."""
     next_number: int = 1
     outbox: tuple[Report, ...] = ()
     checkpoint: Mapping[str, Any] | None = None
@@ -125,7 +128,12 @@ def step(state: RunnerState, event: Event, now_ms: int) -> Step:
     """Return the next state and what to do, in order; an event that means nothing now changes nothing."""
     if state.phase is Phase.LEFT:
         return state, []
-    return _HANDLERS[type(event)](state, event, now_ms)
+    out: list[Instruction] = []
+    if _lease_is_over(state, now_ms) and not isinstance(event, ServerAnswered):
+        # The timer may come late, as after a sleep of the machine: nothing may be begun meanwhile.
+        state, out = _on_lease_end(state, now_ms)
+    state, more = _HANDLERS[type(event)](state, event, now_ms)
+    return state, [*out, *more]
 
 
 def _report(
@@ -143,6 +151,10 @@ def _report(
 
 
 def _on_order(state: RunnerState, order: OrderReceived, now_ms: int) -> Step:
+    if is_stale(order.epoch, state.epoch):
+        return state, []
+    if order.kind == "LEASE":
+        return _on_lease(state, order.body, now_ms)
     if order.number <= state.last_order:
         return state, []
     state = replace(state, last_order=order.number)
@@ -261,11 +273,17 @@ def _on_limit(state: RunnerState, body: Mapping[str, Any], now_ms: int) -> Step:
 
 
 def _on_lease(state: RunnerState, body: Mapping[str, Any], now_ms: int) -> Step:
+    if state.over is not None:
+        return state, []
     seconds = float(body["seconds"])
     begun_ms = state.renewed_ms if state.renewed_ms is not None else now_ms
-    until_ms = begun_ms + int(seconds * 1000)
-    state = replace(state, lease_s=seconds, lease_until_ms=until_ms)
-    return state, [SetTimer(timer=Timer.LEASE, at_ms=until_ms)]
+    return _lease_until(replace(state, lease_s=seconds), begun_ms + int(seconds * 1000))
+
+
+def _lease_until(state: RunnerState, until_ms: int) -> Step:
+    state = replace(state, lease_until_ms=until_ms)
+    # Once nothing of the member is left, there is nothing to end: its runner only has to deliver what it knows.
+    return state, [SetTimer(timer=Timer.LEASE, at_ms=until_ms)] if state.exited is None else []
 
 
 # --- preparation and launch -------------------------------------------------------------------------------
@@ -507,8 +525,12 @@ def _on_time_limit(state: RunnerState, now_ms: int) -> Step:
     )
 
 
+def _lease_is_over(state: RunnerState, now_ms: int) -> bool:
+    return state.lease_until_ms is not None and now_ms >= state.lease_until_ms
+
+
 def _on_lease_end(state: RunnerState, now_ms: int) -> Step:
-    if state.lease_until_ms is None or state.exited is not None:
+    if state.lease_until_ms is None or state.phase.value in _TREE_ENDED:
         return state, []
     if now_ms < state.lease_until_ms:
         return state, [SetTimer(timer=Timer.LEASE, at_ms=state.lease_until_ms)]
@@ -516,14 +538,15 @@ def _on_lease_end(state: RunnerState, now_ms: int) -> Step:
 
 
 def _on_answered(state: RunnerState, event: ServerAnswered, now_ms: int) -> Step:
+    if is_stale(event.epoch, state.epoch):
+        return state, []
+    state = replace(state, epoch=max(state.epoch, event.epoch))
     if state.renewed_ms is not None and event.sent_ms <= state.renewed_ms:
         return state, []
     state = replace(state, renewed_ms=event.sent_ms)
     if state.lease_s is None or state.over is not None:
         return state, []
-    until_ms = event.sent_ms + int(state.lease_s * 1000)
-    state = replace(state, lease_until_ms=until_ms)
-    return state, [SetTimer(timer=Timer.LEASE, at_ms=until_ms)]
+    return _lease_until(state, event.sent_ms + int(state.lease_s * 1000))
 
 
 _AFTER_READY = frozenset({"LAUNCHING", "RUNNING", "REAPING", "CLOSING", "REPORTING", "LEFT"})
@@ -535,7 +558,6 @@ _ORDERS: dict[str, Callable[[RunnerState, Mapping[str, Any], int], Step]] = {
     "GO": _on_go,
     "STOP": _on_stop,
     "LIMIT": _on_limit,
-    "LEASE": _on_lease,
 }
 _TIMERS: dict[Timer, Callable[[RunnerState, int], Step]] = {
     Timer.GRACE: _on_grace,

@@ -27,11 +27,15 @@ class Timer(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderReceived:
-    """An order of the server: PREPARE, PORT, GO, STOP, LIMIT or LEASE; ``body`` holds its other fields."""
+    """An order of the server: PREPARE, PORT, GO, STOP, LIMIT or LEASE; ``body`` holds its other fields.
+
+    LEASE comes with every answer and is not counted: its number is 0. ``epoch`` is that of its leader; 0: unsaid.
+    """
 
     number: int
     kind: str
     body: Mapping[str, Any] = field(default_factory=dict)
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +146,7 @@ class ServerAnswered:
     """An order poll sent at ``sent_ms`` was answered: renews the lease. Comes before its orders."""
 
     sent_ms: int
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +237,7 @@ class CloseLogs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
-    """Fire this timer at ``at_ms``, replacing its earlier time."""
+    """Fire this timer at ``at_ms``, replacing its earlier time. That of LEASE is also noted for the agent."""
 
     timer: Timer
     at_ms: int

@@ -32,6 +32,7 @@ from airyard.node.exit_record import (
     write_json_by_rename,
     write_json_durably,
 )
+from airyard.node.lease import note_lease
 from airyard.node.machine import Phase, RunnerState, step
 from airyard.node.machine_events import (
     CheckpointSeen,
@@ -204,6 +205,8 @@ class Runner:
 
     def _set_timer(self, timer: SetTimer) -> None:
         self._timers[timer.timer] = timer.at_ms
+        if timer.timer is Timer.LEASE:
+            note_lease(self._folder, self._clock.boot_ms(timer.at_ms))
 
     def _seconds_to_next(self) -> float | None:
         due = list(self._timers.values())
@@ -398,6 +401,7 @@ class Runner:
             "delivered": record.delivered,
             "boot_id": boot_id(),
         }
+        self._folder.lease_file.unlink(missing_ok=True)
         # Only the first one must survive a power cut: what follows it the server can ask the spool for.
         write = write_json_durably if record.logs is None else write_json_by_rename
         try:

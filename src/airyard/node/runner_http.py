@@ -147,12 +147,13 @@ class Patience:
         self._pause_s = _FIRST_PAUSE_S
         self._said = False
 
-    def wait(self, reason: object = None) -> None:
+    def wait(self, reason: object = None, *, at_most_s: float = _LONGEST_PAUSE_S) -> None:
         """Sleep for the next pause; the first ``reason`` of an outage goes to the process's log."""
-        if reason is not None and not self._said and self._pause_s >= _SAY_AFTER_S:
+        if reason is not None and not self._said and self._pause_s >= min(_SAY_AFTER_S, at_most_s):
             self._said = True
             sys.stderr.write(f"{time.strftime('%FT%T%z')} {self._what}: {reason}; trying on\n")
             sys.stderr.flush()
+        self._pause_s = min(at_most_s, self._pause_s)
         time.sleep(self._pause_s)
         self._pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2)
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from airyard.node.lease import is_stale, pace_of
 from airyard.node.machine_events import (
     AttemptOver,
     Event,
@@ -25,8 +26,6 @@ from airyard.node.machine_events import (
 from airyard.node.runner_http import PROTOCOL, AttemptIsOver, Channel, Patience, Refused, ServerAway
 from airyard.node.spool import LogSpool
 
-POLL_S = 20
-_POLL_TIMEOUT_S = 35.0
 _REPORT_TIMEOUT_S = 30.0
 _LOGS_TIMEOUT_S = 60.0
 _BATCH_BYTES = 8 * 1024 * 1024
@@ -53,14 +52,18 @@ class OrderPoller:
         threading.Thread(target=self._run, name="orders", daemon=True).start()
 
     def _run(self) -> None:
-        last = 0
+        last = epoch = 0
+        lease_s: float | None = None
         patience = Patience("orders")
         while True:
             sent_ms = self._now_ms()
             begun = time.monotonic()
+            pace = pace_of(lease_s)
+            held = f"&lease_s={lease_s:g}" if lease_s is not None else ""
             try:
                 answer = self._channel.get_json(
-                    f"orders?after={last}&wait_s={POLL_S}", timeout_s=_POLL_TIMEOUT_S
+                    f"orders?after={last}&wait_s={pace.wait_s:g}&epoch={epoch}{held}",
+                    timeout_s=pace.timeout_s,
                 )
             except AttemptIsOver:
                 self._tell(AttemptOver())
@@ -69,15 +72,24 @@ class OrderPoller:
                 if self._is_orphaned():
                     self._tell(AttemptOver())
                     return
-                patience.wait(problem)
+                patience.wait(problem, at_most_s=pace.pause_s)
                 continue
-            self._tell(ServerAnswered(sent_ms=sent_ms))
+            spoken = int(answer.get("epoch") or 0)
+            if is_stale(spoken, epoch):
+                patience.wait(
+                    f"a leader of epoch {spoken} answered, {epoch} has begun", at_most_s=pace.pause_s
+                )
+                continue
+            epoch = max(epoch, spoken)
+            self._tell(ServerAnswered(sent_ms=sent_ms, epoch=spoken))
             orders = sorted(answer.get("orders") or [], key=lambda order: int(order["number"]))
             for order in orders:
                 body = {name: value for name, value in order.items() if name not in ("number", "kind")}
-                self._tell(OrderReceived(number=int(order["number"]), kind=str(order["kind"]), body=body))
-                last = max(last, int(order["number"]))
-            if orders or time.monotonic() - begun > _QUICK_S:
+                number, kind = int(order["number"]), str(order["kind"])
+                self._tell(OrderReceived(number=number, kind=kind, body=body, epoch=spoken))
+                last = max(last, number)
+                lease_s = float(body["seconds"]) if kind == "LEASE" else lease_s
+            if any(int(order["number"]) for order in orders) or time.monotonic() - begun > _QUICK_S:
                 patience.reset()
             else:
                 patience.wait()  # an answer that came at once and empty must not become a busy loop

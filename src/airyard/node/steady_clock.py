@@ -20,6 +20,10 @@ class SteadyClock:
         """Return nanoseconds since 1970 by this clock."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) + self._offset_ns
 
+    def boot_ms(self, at_ms: int) -> int:
+        """Return a time of this clock in milliseconds of CLOCK_BOOTTIME, which every process of the machine shares."""
+        return at_ms - self._offset_ns // 1_000_000
+
     def now_ms(self) -> int:
         """Return milliseconds since 1970 by this clock."""
         return self.now_ns() // 1_000_000
