@@ -206,6 +206,7 @@ SAMPLES: tuple[e.Event, ...] = (
     e.NodeDrainOrdered(node="m1", by="op", reason="fan", deadline_ms=7),
     e.MachineConfirmedDead(machine="m1", by="op", reason="burnt"),
     e.KeysExpired(before_ms=4),
+    e.LeaseDeclared(lease_ms=24_000, longest_ms=3_600_000),
     e.RunSubmitted(run=RUN),
     e.RunResumed(run=RUN, by="ada"),
     e.AttemptPlaced(run_id=5, attempt=ATTEMPT, simulated=True),

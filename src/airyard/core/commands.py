@@ -25,6 +25,17 @@ class BeginEpoch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeclareLease:
+    """A leader grants leases of this length from now on, and says it again to prove that it still leads.
+
+    ``settled``: so long after its begin that no runner counts a lease of an earlier leader any more.
+    """
+
+    lease_ms: int
+    settled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitRun:
     """Somebody wants a workload run. ``dry_run`` decides everything and changes nothing."""
 
@@ -263,5 +274,6 @@ Command = (
     | EndReservation
     | MemberReports
     | TrackingAnswered
+    | DeclareLease
     | Tick
 )

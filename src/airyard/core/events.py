@@ -88,6 +88,14 @@ class NodeUncordoned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseDeclared:
+    """From now on the answer to a runner's poll grants so long a lease; none counts a longer one than ``longest_ms``."""
+
+    lease_ms: int
+    longest_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeysExpired:
     """Idempotency keys noted before this time are forgotten."""
 
@@ -343,6 +351,7 @@ ClusterEvent = (
     | NodeDrainOrdered
     | MachineConfirmedDead
     | KeysExpired
+    | LeaseDeclared
     | PolicyDeclared
     | ReservationMade
     | ReservationEnded

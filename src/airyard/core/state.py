@@ -52,6 +52,8 @@ class ClusterState:
     next_reservation_id: int = 1
     usage: dict[tuple[str, str], Usage] = field(default_factory=dict)
     """(project, pool) → what it has used, and holds now."""
+    lease_longest_ms: int = 0
+    """The longest lease that any runner may count; 0: none was ever granted."""
     offers: tuple[tuple[Node, int], ...] | None = field(default=None, compare=False)
     """Nodes that differ in what they offer, and how many there are of each; None until somebody asks."""
     departed: dict[int, Run] = field(default_factory=dict, compare=False)
@@ -83,6 +85,7 @@ class ClusterState:
             reservations=dict(self.reservations),
             next_reservation_id=self.next_reservation_id,
             usage=dict(self.usage),
+            lease_longest_ms=self.lease_longest_ms,
             offers=self.offers,
             begun=set(self.begun),
             wait_ends_ms=self.wait_ends_ms,
@@ -122,6 +125,8 @@ class ClusterState:
                 self._drain(event, recorded.at_ms)
             case events.MachineConfirmedDead():
                 pass  # what it means for each member is a fact of its own; this one says on whose word
+            case events.LeaseDeclared():
+                self.lease_longest_ms = event.longest_ms
             case events.KeysExpired():
                 self.keys = {key: noted for key, noted in self.keys.items() if noted.at_ms >= event.before_ms}
                 self.shares_keys = False
@@ -296,6 +301,7 @@ class ClusterState:
             "reservations": map(codec.encode, self.reservations.values()),
             "next_reservation_id": self.next_reservation_id,
             "usage": ([*key, codec.encode(used)] for key, used in self.usage.items()),
+            "lease_longest_ms": self.lease_longest_ms,
         }
 
     @classmethod
@@ -328,6 +334,7 @@ class ClusterState:
             usage={
                 (project, pool): codec.decode(Usage, used) for project, pool, used in data.get("usage", ())
             },
+            lease_longest_ms=data.get("lease_longest_ms", 0),
         )
         for run in runs:
             state._add_to_indexes(run)
