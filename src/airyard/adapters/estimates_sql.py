@@ -1,4 +1,4 @@
-"""Estimates of starts in a table of the journal's file, on a connection of their own.
+"""Estimates of starts in a table of the journal's database, on a connection of their own.
 
 Owns: the table's rows and their number. Must not know: what estimates mean.
 A commit here waits for no disk: it survives the end of the process, and may be lost with the machine's power. So an
@@ -13,23 +13,23 @@ from dataclasses import asdict
 from pathlib import Path
 
 from sqlalchemy import delete, func, select
-from sqlalchemy.dialects.sqlite import insert
 
 from airyard.adapters.journal_tables import eta_samples
-from airyard.adapters.sqlite_engine import disk_errors, write_engine
+from airyard.adapters.sql_database import Database, database_of, upsert
 from airyard.ports.estimate_store import Estimate
 
 MOST_ROWS = 10_000
 LOADED = 1_000
 """So many compared estimates are loaded."""
+_CHANGING = ("p50_ms", "p90_ms", "position", "started_ms")
 
 
 class SqlEstimateStore:
-    """The table ``eta_samples`` of a journal file that ``SqlJournal.open`` has prepared."""
+    """The table ``eta_samples`` of a journal that ``SqlJournal.open`` has prepared. A path is that of a SQLite file."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._engine = write_engine(path, durable=False)
+    def __init__(self, place: Path | Database) -> None:
+        self._database = database_of(place)
+        self._engine = self._database.write_engine(durable=False)
         self._lock = threading.Lock()
 
     def load(self) -> Sequence[Estimate]:
@@ -41,14 +41,14 @@ class SqlEstimateStore:
             .limit(LOADED)
         )
         still = select(eta_samples).where(eta_samples.c.started_ms.is_(None)).order_by(eta_samples.c.asked_ms)
-        with self._lock, disk_errors(self._path), self._engine.begin() as reader:
+        with self._lock, self._database.errors(), self._engine.begin() as reader:
             rows = [*reversed(reader.execute(compared).mappings().all()), *reader.execute(still).mappings()]
         return [Estimate(**row) for row in rows]
 
     def save(self, estimates: Sequence[Estimate], forgotten: Sequence[int]) -> None:
         """Write in one transaction; beyond ``MOST_ROWS`` the oldest go."""
         rows = [asdict(one) for one in estimates]
-        with self._lock, disk_errors(self._path), self._engine.begin() as writer:
+        with self._lock, self._database.errors(), self._engine.begin() as writer:
             for run_id in forgotten:
                 writer.execute(
                     delete(eta_samples).where(
@@ -56,13 +56,7 @@ class SqlEstimateStore:
                     )
                 )
             if rows:
-                added = insert(eta_samples)
-                changed = {
-                    name: added.excluded[name] for name in ("p50_ms", "p90_ms", "position", "started_ms")
-                }
-                writer.execute(
-                    added.on_conflict_do_update(index_elements=["run_id", "asked_ms"], set_=changed), rows
-                )
+                writer.execute(upsert(self._engine, eta_samples, _CHANGING), rows)
             count = writer.execute(select(func.count()).select_from(eta_samples)).scalar_one()
             if count > MOST_ROWS:
                 oldest = select(eta_samples.c.asked_ms).order_by(eta_samples.c.asked_ms)

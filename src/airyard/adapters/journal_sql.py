@@ -1,9 +1,11 @@
 """The journal in a SQL database: events and read tables change in one transaction.
 
-Owns: appending, fencing, snapshots, pruning. Must not know: what events mean, who reads the tables.
+Owns: appending, fencing, what became of a commit that broke off, snapshots, pruning. Must not know: what events mean,
+who reads the tables, which database it is.
 
 The control loop's thread appends; a snapshot may come from another one. A lock of this process orders the
-two, so that neither polls for SQLite's own.
+two, so that neither polls for SQLite's own. Between servers ``Database.fence`` does: every transaction that writes
+begins with it, and only then reads where the journal ends.
 """
 
 from __future__ import annotations
@@ -11,13 +13,14 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select, update
-from sqlalchemy.dialects.sqlite import insert as upsert
+from sqlalchemy.exc import DBAPIError
 
 from airyard.adapters.journal_rows import (
     RUN_COLUMNS,
@@ -30,7 +33,7 @@ from airyard.adapters.journal_rows import (
 )
 from airyard.adapters.journal_schema import prepare
 from airyard.adapters.journal_tables import journal, nodes, run_tags, runs, snapshots
-from airyard.adapters.sqlite_engine import disk_errors, read_engine, write_engine
+from airyard.adapters.sql_database import Database, database_of, upsert
 from airyard.core.errors import InvariantBroken
 from airyard.core.events import Recorded
 from airyard.ports.journal import Changes, RunRow, Stored
@@ -38,9 +41,13 @@ from airyard.ports.journal import Changes, RunRow, Stored
 _PAGE_EVENTS = 1000
 _KEPT_SNAPSHOTS = 2
 _PIECE_CHARACTERS = 65_536
+_RECONNECT_S = 3.0
+"""So long an append whose connection broke tries to find out what became of it."""
+_RECONNECT_EVERY_S = 0.1
 _CHANGING = ("version", "status", "ended_ms", "code_hash", "record")
 """What changes with every event, in the table's order; no index holds any of it."""
 _RunFacts = tuple[object, ...]
+_EventRow = tuple[int, int, int, int | None, str, str]
 
 
 class _Statements:
@@ -50,15 +57,10 @@ class _Statements:
         def text(statement: Any) -> str:
             return str(statement.compile(dialect=engine.dialect))
 
-        changed = upsert(runs)
-        self.end = text(select(journal.c.seq, journal.c.epoch).order_by(journal.c.seq.desc()).limit(1))
+        newest = select(func.max(journal.c.seq)).scalar_subquery()
+        self.end = text(select(journal.c.seq, journal.c.epoch).where(journal.c.seq == newest))
         self.add_event = text(insert(journal))
-        self.put_run = text(
-            changed.on_conflict_do_update(
-                index_elements=["run_id"],
-                set_={name: changed.excluded[name] for name in RUN_COLUMNS if name != "run_id"},
-            )
-        )
+        self.put_run = text(upsert(engine, runs, RUN_COLUMNS[1:]))
         self.change_run = text(
             update(runs)
             .where(runs.c.run_id == bindparam("run"))
@@ -72,10 +74,10 @@ class _Statements:
 
 
 class SqlJournal:
-    """A journal in one SQLite file (WAL, every commit durable)."""
+    """A journal in one database, every commit durable. A path is that of a SQLite file (WAL)."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, place: Path | Database) -> None:
+        self._database = database_of(place)
         self._lock = threading.Lock()
         self._engine: Engine | None = None
         self._readers: Engine | None = None
@@ -85,23 +87,23 @@ class SqlJournal:
         """What the rows of live runs hold that hardly ever changes."""
 
     def open(self) -> Stored:
-        """Create or migrate the file, and return the newest good snapshot and the journal's ends."""
-        self._path.touch(mode=0o600, exist_ok=True)
-        with disk_errors(self._path):
-            self._engine = write_engine(self._path)
-            prepare(self._path, self._engine)
-            self._readers = read_engine(self._path)
+        """Create or migrate the tables, and return the newest good snapshot and the journal's ends."""
+        with self._database.errors():
+            self._engine = self._database.write_engine()
+            prepare(self._database, self._engine)
+            self._readers = self._database.read_engine()
             self._writer = self._engine.connect()
             self._statements = _Statements(self._engine)
             with self._readers.begin() as reader:
                 first = reader.execute(select(func.min(journal.c.seq))).scalar()
-                last = reader.exec_driver_sql(self._statements.end, (1, 0)).first()
+                last = reader.exec_driver_sql(self._statements.end).first()
         good = list(self.snapshots())
         seq, snapshot = good[-1] if good else (0, None)
         last_seq, epoch = (last[0], last[1]) if last else (0, 0)
         if seq > last_seq or (snapshot is None and (first or 1) != 1):
             raise InvariantBroken(
-                f"the journal {self._path} holds events {first} to {last_seq}, its newest good snapshot is {seq}",
+                f"the journal {self._database.name} holds events {first} to {last_seq}, "
+                f"its newest good snapshot is {seq}",
                 code="JOURNAL_GAP",
             )
         return Stored(
@@ -117,7 +119,7 @@ class SqlJournal:
         columns = (journal.c.seq, journal.c.at_ms, journal.c.epoch, journal.c.kind, journal.c.data)
         while True:
             page = select(*columns).where(journal.c.seq > seq).order_by(journal.c.seq).limit(_PAGE_EVENTS)
-            with disk_errors(self._path), self._read().begin() as reader:
+            with self._database.errors(), self._read().begin() as reader:
                 rows = reader.execute(page).all()
             for row in rows:
                 yield event_of(*row)
@@ -126,10 +128,54 @@ class SqlJournal:
             seq = rows[-1][0]
 
     def append(self, expected_seq: int, epoch: int, events: Sequence[Recorded], changes: Changes) -> None:
-        """Write events and read tables in one durable transaction."""
+        """Write events and read tables in one durable transaction.
+
+        Where the connection breaks, a new one shows whether the transaction was committed; if not, it is done again.
+        """
         rows = [event_row(recorded) for recorded in events]
+        with self._lock, self._database.errors():
+            try:
+                self._commit(expected_seq, epoch, rows, changes)
+            except DBAPIError as error:
+                self._written.clear()
+                if not self._database.is_lost(error):
+                    raise
+                self._settle(expected_seq, epoch, rows, changes)
+        for row in changes.runs:
+            self._written[row.run_id] = _facts(row)
+            if row.ended_ms is not None:
+                self._written.pop(row.run_id)
+        for run_id in changes.removed_runs:
+            self._written.pop(run_id, None)
+
+    def _settle(self, expected_seq: int, epoch: int, rows: list[_EventRow], changes: Changes) -> None:
+        """Commit after all, unless the journal has these very events. Raises: DBAPIError when nobody answers in time.
+
+        The fence waits for the broken transaction's end: what is not there then will not come later.
+        """
+        deadline = time.monotonic() + _RECONNECT_S
+        while True:
+            try:
+                return self._commit(expected_seq, epoch, rows, changes, in_doubt=True)
+            except DBAPIError as error:
+                if not self._database.is_lost(error) or time.monotonic() >= deadline:
+                    raise
+            time.sleep(_RECONNECT_EVERY_S)
+
+    def _commit(
+        self,
+        expected_seq: int,
+        epoch: int,
+        rows: list[_EventRow],
+        changes: Changes,
+        *,
+        in_doubt: bool = False,
+    ) -> None:
         writer, sql = self._write()
-        with self._lock, disk_errors(self._path), writer.begin():
+        with writer.begin():
+            self._database.fence(writer)
+            if in_doubt and rows and _holds(writer, rows):
+                return
             self._check_end(writer, sql, expected_seq, epoch)
             if rows:
                 writer.exec_driver_sql(sql.add_event, rows)
@@ -144,19 +190,13 @@ class SqlJournal:
                 writer.exec_driver_sql(
                     sql.add_node, [(name, to_text(node)) for name, node in changes.nodes.items()]
                 )
-        for row in changes.runs:
-            self._written[row.run_id] = _facts(row)
-            if row.ended_ms is not None:
-                self._written.pop(row.run_id)
-        for run_id in changes.removed_runs:
-            self._written.pop(run_id, None)
 
     def _check_end(self, writer: Connection, sql: _Statements, expected_seq: int, epoch: int) -> None:
-        last = writer.exec_driver_sql(sql.end, (1, 0)).first()
+        last = writer.exec_driver_sql(sql.end).first()
         last_seq, last_epoch = (last[0], last[1]) if last else (0, 0)
         if last_seq != expected_seq or last_epoch > epoch:
             raise stale_epoch(
-                f"The journal {self._path}",
+                f"The journal {self._database.name}",
                 last_seq=last_seq,
                 last_epoch=last_epoch,
                 expected_seq=expected_seq,
@@ -186,7 +226,8 @@ class SqlJournal:
         data = _compressed(snapshot)
         row = {"seq": seq, "sha256": hashlib.sha256(data).hexdigest(), "data": data}
         writer, _ = self._write()
-        with self._lock, disk_errors(self._path), writer.begin():
+        with self._lock, self._database.errors(), writer.begin():
+            self._database.fence(writer)
             writer.execute(delete(snapshots).where(snapshots.c.seq == seq))
             writer.execute(insert(snapshots), row)
             kept = select(snapshots.c.seq).order_by(snapshots.c.seq.desc()).limit(_KEPT_SNAPSHOTS)
@@ -194,7 +235,7 @@ class SqlJournal:
 
     def snapshots(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yield every snapshot whose checksum holds, oldest first."""
-        with disk_errors(self._path), self._read().begin() as reader:
+        with self._database.errors(), self._read().begin() as reader:
             rows = reader.execute(select(snapshots).order_by(snapshots.c.seq)).all()
         for row in rows:
             if hashlib.sha256(row.data).hexdigest() == row.sha256:
@@ -206,7 +247,8 @@ class SqlJournal:
         Only from the start of the journal: what stays has no hole.
         """
         writer, _ = self._write()
-        with self._lock, disk_errors(self._path), writer.begin():
+        with self._lock, self._database.errors(), writer.begin():
+            self._database.fence(writer)
             kept = writer.execute(select(snapshots.c.seq).order_by(snapshots.c.seq)).scalars().all()
             if len(kept) < _KEPT_SNAPSHOTS:
                 return 0
@@ -216,12 +258,11 @@ class SqlJournal:
             return writer.execute(delete(journal).where(journal.c.seq <= end)).rowcount
 
     def size_bytes(self) -> int:
-        """Return the bytes of the file, its log and its shared memory."""
-        files = (self._path.with_name(self._path.name + suffix) for suffix in ("", "-wal", "-shm"))
-        return sum(file.stat().st_size for file in files if file.exists())
+        """Return the bytes that the tables take where they are."""
+        return self._database.size_bytes()
 
     def close(self) -> None:
-        """Release the files; harmless when closed already."""
+        """Release files and connections; harmless when closed already."""
         with self._lock:
             if self._writer is not None:
                 self._writer.close()
@@ -239,6 +280,12 @@ class SqlJournal:
         if self._writer is None or self._statements is None:
             raise InvariantBroken("the journal is not open")
         return self._writer, self._statements
+
+
+def _holds(writer: Connection, rows: Sequence[_EventRow]) -> bool:
+    """Return whether the journal has exactly these events."""
+    found = select(journal).where(journal.c.seq.between(rows[0][0], rows[-1][0])).order_by(journal.c.seq)
+    return [tuple(row) for row in writer.execute(found)] == rows
 
 
 def _compressed(snapshot: Mapping[str, Any]) -> bytes:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Select, exists, func, select
 
 from airyard.adapters.journal_rows import event_of, run_of
 from airyard.adapters.journal_tables import journal, nodes, run_tags, runs
-from airyard.adapters.sqlite_engine import disk_errors, read_engine
+from airyard.adapters.sql_database import Database, database_of
 from airyard.core.events import Recorded
 from airyard.ports.journal import RunRow
 from airyard.ports.read_store import RunFilter
@@ -23,11 +23,11 @@ _PAGE_EVENTS = 500
 
 
 class SqlReadStore:
-    """The read side of a journal file that ``SqlJournal.open`` has prepared."""
+    """The read side of a journal that ``SqlJournal.open`` has prepared. A path is that of a SQLite file."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._engine = read_engine(path)
+    def __init__(self, place: Path | Database) -> None:
+        self._database = database_of(place)
+        self._engine = self._database.read_engine()
 
     def run(self, run_id: int) -> RunRow | None:
         """Return one run."""
@@ -41,14 +41,15 @@ class SqlReadStore:
     def counts(self) -> Mapping[str, int]:
         """Return how many runs there are in each state."""
         query = select(runs.c.state, func.count()).group_by(runs.c.state)
-        with disk_errors(self._path), self._engine.begin() as reader:
+        with self._database.errors(), self._engine.begin() as reader:
             return {row[0]: row[1] for row in reader.execute(query)}
 
     def nodes(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the encoded nodes by name."""
-        with disk_errors(self._path), self._engine.begin() as reader:
-            rows = reader.execute(select(nodes.c.name, nodes.c.data).order_by(nodes.c.name)).all()
-        return {name: json.loads(data) for name, data in rows}
+        with self._database.errors(), self._engine.begin() as reader:
+            rows = reader.execute(select(nodes.c.name, nodes.c.data)).all()
+        # Sorted here: databases differ in how they order names.
+        return {name: json.loads(data) for name, data in sorted(map(tuple, rows))}
 
     def events_of(self, run_id: int) -> Iterator[Recorded]:
         """Yield one run's events in order, page by page."""
@@ -56,7 +57,7 @@ class SqlReadStore:
         columns = (journal.c.seq, journal.c.at_ms, journal.c.epoch, journal.c.kind, journal.c.data)
         while True:
             page = select(*columns).where(journal.c.run_id == run_id, journal.c.seq > seq)
-            with disk_errors(self._path), self._engine.begin() as reader:
+            with self._database.errors(), self._engine.begin() as reader:
                 rows = reader.execute(page.order_by(journal.c.seq).limit(_PAGE_EVENTS)).all()
             for row in rows:
                 yield event_of(*row)
@@ -68,14 +69,14 @@ class SqlReadStore:
         """Return the newest events of a kind that is about no run; the index on runs finds them, as they have none."""
         columns = (journal.c.seq, journal.c.at_ms, journal.c.epoch, journal.c.kind, journal.c.data)
         query = select(*columns).where(journal.c.run_id.is_(None), journal.c.kind == kind)
-        with disk_errors(self._path), self._engine.begin() as reader:
+        with self._database.errors(), self._engine.begin() as reader:
             rows = reader.execute(query.order_by(journal.c.seq.desc()).limit(limit)).all()
         return [event_of(*row) for row in rows]
 
     def code_hashes(self) -> frozenset[str]:
         """Return the code snapshots that some kept run refers to."""
         query = select(runs.c.code_hash).where(runs.c.code_hash.is_not(None)).distinct()
-        with disk_errors(self._path), self._engine.begin() as reader:
+        with self._database.errors(), self._engine.begin() as reader:
             return frozenset(reader.execute(query).scalars())
 
     def close(self) -> None:
@@ -83,7 +84,7 @@ class SqlReadStore:
         self._engine.dispose()
 
     def _rows(self, query: Select[Any]) -> list[RunRow]:
-        with disk_errors(self._path), self._engine.begin() as reader:
+        with self._database.errors(), self._engine.begin() as reader:
             found = reader.execute(query).mappings().all()
             tags = _tags(reader, [row["run_id"] for row in found])
         return [run_of(dict(row), tags.get(row["run_id"], ())) for row in found]
@@ -97,7 +98,8 @@ def _tags(reader: Connection, run_ids: list[int]) -> dict[int, tuple[tuple[str, 
         query = select(run_tags.c.run_id, run_tags.c.key, run_tags.c.value).where(
             run_tags.c.run_id.in_(piece)
         )
-        for run_id, key, value in reader.execute(query.order_by(run_tags.c.run_id, run_tags.c.key)):
+        # Sorted here: databases differ in how they order names.
+        for run_id, key, value in sorted(map(tuple, reader.execute(query))):
             out[run_id] = (*out.get(run_id, ()), (key, value))
     return out
 

@@ -1,6 +1,6 @@
 """Connections to the journal's SQLite file: durable ones for the writer, read-only ones for everybody else.
 
-Owns: pragmas, transaction starts, what SQLite's errors mean to us. Must not know: tables.
+Owns: pragmas, transaction starts, copies, what SQLite's errors mean to us. Must not know: tables.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import errno
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,78 @@ _CHECKPOINT_PAGES = 4000
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 _NEARLY_FULL_BYTES = 1024 * 1024
 _READERS = 16
+
+
+class SqliteDatabase:
+    """The tables in one file (WAL)."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def name(self) -> str:
+        """Return the file's path."""
+        return str(self._path)
+
+    def write_engine(self, *, durable: bool = True) -> Engine:
+        """Open the connection that writes; a missing file is made, for its owner alone."""
+        with self.errors():
+            self._path.touch(mode=0o600, exist_ok=True)
+        return write_engine(self._path, durable=durable)
+
+    def read_engine(self) -> Engine:
+        """Open a pool of connections that cannot write."""
+        return read_engine(self._path)
+
+    def fence(self, writer: Connection) -> None:
+        """Do nothing: every transaction that writes began by taking the file's lock."""
+
+    def lock_schema(self, writer: Connection) -> None:
+        """Do nothing, for the same reason."""
+
+    def back_up(self, schema: int) -> Path:
+        """Copy the whole database to ``<name>.bak-<schema>``."""
+        target = self._path.with_name(f"{self._path.name}.bak-{schema}")
+        copy_file(self._path, target)
+        return target
+
+    def is_lost(self, error: Exception) -> bool:
+        """Return False: there is no connection that could break apart from the disk."""
+        return False
+
+    def errors(self) -> AbstractContextManager[None]:
+        """Say what SQLite said of the disk."""
+        return disk_errors(self._path)
+
+    def size_bytes(self) -> int:
+        """Return the bytes of the file, its log and its shared memory."""
+        files = (self._path.with_name(self._path.name + suffix) for suffix in ("", "-wal", "-shm"))
+        return sum(file.stat().st_size for file in files if file.exists())
+
+
+def copy_file(path: Path, target: Path) -> None:
+    """Copy a database, in use or not, as of one moment; durable before the name appears."""
+    partial = target.with_name(f"{target.name}.part")
+    partial.unlink(missing_ok=True)
+    source, copy = sqlite3.connect(path), sqlite3.connect(partial)
+    try:
+        source.backup(copy)
+    finally:
+        copy.close()
+        source.close()
+    partial.chmod(0o600)
+    sync(partial)
+    partial.replace(target)
+    sync(target.parent)
+
+
+def sync(path: Path) -> None:
+    """Have a file's or a folder's contents on the disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def write_engine(path: Path, *, durable: bool = True) -> Engine:

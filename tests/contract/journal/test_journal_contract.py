@@ -1,4 +1,4 @@
-"""What every journal with its read tables promises: the same suite on SQLite and in memory."""
+"""What every journal with its read tables promises: the same suite on SQLite, on PostgreSQL and in memory."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from airyard.core.events import EpochBegan, RunSubmitted
 from airyard.core.state import ClusterState
 from airyard.ports.journal import Changes, Journal
 from airyard.ports.read_store import ReadStore, RunFilter
+from journal_place import place_of
 from journal_yard import Writer, row_of, run
 
 
@@ -27,13 +28,13 @@ class Yard:
     open_reads: Callable[[], ReadStore]
 
 
-@pytest.fixture(params=["sqlite", "memory"])
+@pytest.fixture(params=["sqlite", "postgres", "memory"])
 def yard(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Yard]:
     if request.param == "memory":
         disk = MemoryDisk()
         yield Yard(open_journal=lambda: MemoryJournal(disk), open_reads=lambda: MemoryReadStore(disk))
         return
-    path = tmp_path / "journal.db"
+    place = place_of(request, tmp_path)
     opened: list[SqlJournal | SqlReadStore] = []
 
     def keep(one: SqlJournal | SqlReadStore) -> SqlJournal | SqlReadStore:
@@ -41,8 +42,8 @@ def yard(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Yard]:
         return one
 
     yield Yard(
-        open_journal=lambda: keep(SqlJournal(path)),  # type: ignore[arg-type,return-value]  # kept to be closed
-        open_reads=lambda: keep(SqlReadStore(path)),  # type: ignore[arg-type,return-value]  # kept to be closed
+        open_journal=lambda: keep(SqlJournal(place)),  # type: ignore[arg-type,return-value]  # kept to be closed
+        open_reads=lambda: keep(SqlReadStore(place)),  # type: ignore[arg-type,return-value]  # kept to be closed
     )
     for one in opened:
         one.close()

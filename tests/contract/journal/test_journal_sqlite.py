@@ -22,7 +22,7 @@ from airyard.adapters import journal_schema
 from airyard.adapters.journal_sql import SqlJournal
 from airyard.adapters.journal_tables import SCHEMA_VERSION, metadata
 from airyard.adapters.read_store_sql import SqlReadStore
-from airyard.adapters.sqlite_engine import write_engine
+from airyard.adapters.sqlite_engine import SqliteDatabase, write_engine
 from airyard.core import codec
 from airyard.core.errors import InvariantBroken, Unavailable, UserError
 from airyard.core.events import RunSubmitted
@@ -230,7 +230,7 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
 def test_the_tables_are_what_the_migrations_make(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     engine = write_engine(path)
-    assert journal_schema.prepare(path, engine) is None
+    assert journal_schema.prepare(SqliteDatabase(path), engine) is None
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
     assert journal_schema.version_of(engine) == SCHEMA_VERSION
@@ -271,7 +271,7 @@ def test_an_older_schema_is_backed_up_and_migrated(tmp_path: Path) -> None:
     filled(path)
     engine = write_engine(path)
     backup = journal_schema.prepare(
-        path, engine, target=SCHEMA_VERSION + 1, migrations=next_migrations(tmp_path / "next")
+        SqliteDatabase(path), engine, target=SCHEMA_VERSION + 1, migrations=next_migrations(tmp_path / "next")
     )
     assert journal_schema.version_of(engine) == SCHEMA_VERSION + 1
     engine.dispose()
@@ -293,7 +293,7 @@ def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
     engine = write_engine(path)
     broken = next_migrations(tmp_path / "next", fault="raise RuntimeError('no')")
     with pytest.raises(RuntimeError):
-        journal_schema.prepare(path, engine, target=SCHEMA_VERSION + 1, migrations=broken)
+        journal_schema.prepare(SqliteDatabase(path), engine, target=SCHEMA_VERSION + 1, migrations=broken)
     assert journal_schema.version_of(engine) == SCHEMA_VERSION
     engine.dispose()
     journal = SqlJournal(path)

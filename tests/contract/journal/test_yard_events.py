@@ -1,4 +1,4 @@
-"""Events about no run are found by their kind, newest first, on both read stores."""
+"""Events about no run are found by their kind, newest first, on every read store."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from airyard.core.events import PolicyDeclared, RunSubmitted
 from airyard.core.policy import Policy
 from airyard.ports.journal import Journal
 from airyard.ports.read_store import ReadStore
+from journal_place import place_of
 from journal_yard import Writer, run
 
 
-@pytest.fixture(params=["sqlite", "memory"])
+@pytest.fixture(params=["sqlite", "postgres", "memory"])
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Journal, ReadStore]]:
     if request.param == "memory":
         disk = MemoryDisk()
         yield MemoryJournal(disk), MemoryReadStore(disk)
         return
-    journal = SqlJournal(tmp_path / "journal.db")
+    place = place_of(request, tmp_path)
+    journal = SqlJournal(place)
     journal.open()
-    reads = SqlReadStore(tmp_path / "journal.db")
+    reads = SqlReadStore(place)
     yield journal, reads
     reads.close()
     journal.close()
