@@ -10,6 +10,8 @@ import json
 
 from airyard.core import codec
 from airyard.core import events as e
+from airyard.core.access.roles import Kind, Scope
+from airyard.core.access.tokens import Token
 from airyard.core.cluster import Device, Machine, Node
 from airyard.core.policy import (
     Budget,
@@ -95,6 +97,21 @@ RESERVATION = Reservation(
     maintenance=True,
     project="nlp",
     note="new switch",
+)
+TOKEN = Token(
+    token_id="k1",
+    digest="ab12",
+    user="ada",
+    name="nightly",
+    scope=Scope.WRITE,
+    kind=Kind.AGENT,
+    by="op",
+    created_ms=5,
+    project="nlp",
+    expires_ms=50,
+    gpu_hours=2.5,
+    revoked_ms=40,
+    revoked_by="ada",
 )
 EXIT = Exit(
     code=3,
@@ -193,6 +210,7 @@ RUN = Run(
     held=True,
     begin_ms=12,
     eligible_ms=11,
+    token_id="k1",
     tracking_off=True,
     version=9,
 )
@@ -245,6 +263,8 @@ SAMPLES: tuple[e.Event, ...] = (
     e.PolicyDeclared(policy=POLICY, by="ada", source="config", digest="ab12"),
     e.ReservationMade(reservation=RESERVATION),
     e.ReservationEnded(reservation_id=4, by="ada"),
+    e.TokenCreated(token=TOKEN),
+    e.TokenRevoked(token_id="k1", by="ada"),
     e.RunEnded(run_id=5, outcome=Outcome.FAILED, cause=Cause.NODE, failure=FAILURE),
     e.RunArchived(run_id=5),
     e.RunRemoved(run_id=5, by="ada"),

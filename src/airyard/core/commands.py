@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from airyard.core.access.tokens import Token
 from airyard.core.cluster import Machine, Node
 from airyard.core.ids import MemberKey
 from airyard.core.policy import Policy, Reservation
@@ -46,6 +47,8 @@ class SubmitRun:
     source_hash: str = ""
     begin_ms: int = 0
     held: bool = False
+    token_id: str = ""
+    """The token that pays for it; empty for the owner's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,8 @@ class ResumeRun:
 
     run: Run
     by: str
+    token_id: str = ""
+    """As for ``SubmitRun``: the attempts from now on are charged to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +208,21 @@ class EndReservation:
     by: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateToken:
+    """Somebody gives out a token; the shell has made its secret and checked the right to."""
+
+    token: Token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevokeToken:
+    """Somebody takes a token back."""
+
+    token_id: str
+    by: str
+
+
 class ReportKind(Enum):
     """What a runner may report."""
 
@@ -272,6 +292,8 @@ Command = (
     | UpdateRun
     | MakeReservation
     | EndReservation
+    | CreateToken
+    | RevokeToken
     | MemberReports
     | TrackingAnswered
     | DeclareLease

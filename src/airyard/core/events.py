@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from airyard.core.access.tokens import Token
 from airyard.core.cluster import Machine, Node
 from airyard.core.policy import Policy, Reservation
 from airyard.core.run import (
@@ -128,6 +129,21 @@ class ReservationEnded:
     """A reservation was taken back, or its time is over (then ``by`` is ``clock``)."""
 
     reservation_id: int
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCreated:
+    """Somebody was given a token; only its digest is here."""
+
+    token: Token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRevoked:
+    """A token counts no more."""
+
+    token_id: str
     by: str
 
 
@@ -355,6 +371,8 @@ ClusterEvent = (
     | PolicyDeclared
     | ReservationMade
     | ReservationEnded
+    | TokenCreated
+    | TokenRevoked
 )
 ArrivalEvent = RunSubmitted | RunResumed
 AttemptEvent = (

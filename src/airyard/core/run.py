@@ -293,6 +293,8 @@ class Run:
     held: bool = False
     begin_ms: int = 0
     eligible_ms: int = 0
+    token_id: str = ""
+    """The token with which it was submitted, or resumed last: its attempts are charged to it."""
     version: int = 0
 
     @property

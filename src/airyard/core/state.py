@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airyard.core import codec, events
+from airyard.core.access.tokens import Spent, Token
 from airyard.core.cluster import Cordon, Drain, Machine, Node
 from airyard.core.deadlines import wait_end
 from airyard.core.errors import InvariantBroken
@@ -52,6 +53,9 @@ class ClusterState:
     next_reservation_id: int = 1
     usage: dict[tuple[str, str], Usage] = field(default_factory=dict)
     """(project, pool) → what it has used, and holds now."""
+    tokens: dict[str, Token] = field(default_factory=dict)
+    spent: dict[str, Spent] = field(default_factory=dict)
+    """Token id → what GPU runs submitted with it have used, and hold now."""
     lease_longest_ms: int = 0
     """The longest lease that any runner may count; 0: none was ever granted."""
     offers: tuple[tuple[Node, int], ...] | None = field(default=None, compare=False)
@@ -86,6 +90,8 @@ class ClusterState:
             next_reservation_id=self.next_reservation_id,
             usage=dict(self.usage),
             lease_longest_ms=self.lease_longest_ms,
+            tokens=dict(self.tokens),
+            spent=dict(self.spent),
             offers=self.offers,
             begun=set(self.begun),
             wait_ends_ms=self.wait_ends_ms,
@@ -138,6 +144,12 @@ class ClusterState:
                 self.next_reservation_id = max(self.next_reservation_id, made.reservation_id + 1)
             case events.ReservationEnded():
                 self.reservations.pop(event.reservation_id, None)
+            case events.TokenCreated():
+                self._forget_tokens(recorded.at_ms)
+                self.tokens[event.token.token_id] = event.token
+            case events.TokenRevoked():
+                gone = replace(self.tokens[event.token_id], revoked_ms=recorded.at_ms, revoked_by=event.by)
+                self.tokens[event.token_id] = gone
             case _:
                 before = self.runs[event.run_id]
                 run = evolve(before, event, recorded.at_ms)
@@ -220,10 +232,12 @@ class ClusterState:
         """Note devices taken and given back in the project's ledger, or taken along to another project."""
         if isinstance(event, events.AttemptPlaced):
             self._charge(run.project, _pool_of(run, event.attempt), _held(event.attempt), at_ms)
+            self._charge_token(run, _held(event.attempt), at_ms)
         elif isinstance(event, events.MemberExited | events.MemberLost):
             attempt = run.attempts[event.attempt]
             held = len(attempt.members[event.member].devices)
             self._charge(run.project, _pool_of(run, attempt), -held, at_ms)
+            self._charge_token(run, -held, at_ms)
         elif isinstance(event, events.RunUpdated) and event.project is not None and run.attempt is not None:
             pool, held = _pool_of(run, run.attempt), _held(run.attempt)
             self._charge(run.project, pool, -held, at_ms)
@@ -233,6 +247,18 @@ class ClusterState:
         if devices:
             before = self.usage.get((project, pool), Usage(at_ms=at_ms))
             self.usage[project, pool] = before.changed(at_ms, self.policy.half_life_ms, devices)
+
+    def _charge_token(self, run: Run, devices: int, at_ms: int) -> None:
+        """Note GPUs taken and given back in the account of the run's token; CPU slots cost nothing."""
+        if run.token_id and devices and not run.workload.compute.is_cpu:
+            before = self.spent.get(run.token_id, Spent(at_ms=at_ms))
+            self.spent[run.token_id] = before.changed(at_ms, devices)
+
+    def _forget_tokens(self, at_ms: int) -> None:
+        """Drop tokens that have not counted for long; what their runs still hold is charged to nobody."""
+        for token_id in [key for key, token in self.tokens.items() if token.forgettable(at_ms)]:
+            del self.tokens[token_id]
+            self.spent.pop(token_id, None)
 
     def _arrive(self, event: events.ArrivalEvent, recorded: events.Recorded) -> None:
         run = replace(event.run, version=recorded.seq)
@@ -302,6 +328,8 @@ class ClusterState:
             "next_reservation_id": self.next_reservation_id,
             "usage": ([*key, codec.encode(used)] for key, used in self.usage.items()),
             "lease_longest_ms": self.lease_longest_ms,
+            "tokens": map(codec.encode, self.tokens.values()),
+            "spent": ([key, codec.encode(used)] for key, used in self.spent.items()),
         }
 
     @classmethod
@@ -335,6 +363,8 @@ class ClusterState:
                 (project, pool): codec.decode(Usage, used) for project, pool, used in data.get("usage", ())
             },
             lease_longest_ms=data.get("lease_longest_ms", 0),
+            tokens={item["token_id"]: codec.decode(Token, item) for item in data.get("tokens", ())},
+            spent={key: codec.decode(Spent, used) for key, used in data.get("spent", ())},
         )
         for run in runs:
             state._add_to_indexes(run)

@@ -81,6 +81,9 @@ KIND_BARS: Mapping[Kind, frozenset[tuple[Thing, Verb]]] = {
 }
 """What a kind of principal may not do, whatever its role."""
 
+CONFINED = frozenset({Thing.RUN, Thing.CODE, Thing.POOL, Thing.TRACKING})
+"""What a token of one project may change at all; looking is bounded by its project."""
+
 NEEDED = {
     Rule.VIEW_RIGHT: Right.CAN_VIEW,
     Rule.MANAGE_RUN_RIGHT: Right.CAN_MANAGE_RUN,
@@ -129,6 +132,8 @@ def allowed(principal: Principal, verb: Verb, thing: Thing, facts: Facts | None)
         return _no(f"{_with_article(principal.kind.value)} may not {what}")
     if principal.scope is Scope.READ and verb is not Verb.VIEW:
         return _no(f"a token of scope read may not {what}")
+    if principal.project is not None and verb is not Verb.VIEW and thing not in CONFINED:
+        return _no(f"a token of project {principal.project} alone may not {what}")
     rule = row[_role(principal, verb).rank]
     if facts is not None and not _in_project(principal, thing, facts):
         return _no(f"the token is for project {principal.project} only", hidden=True)
@@ -187,7 +192,7 @@ def _narrowed(principal: Principal, verb: Verb) -> str:
 
 
 def _in_project(principal: Principal, thing: Thing, facts: Facts) -> bool:
-    bound = {Thing.RUN, Thing.LOG, Thing.OUTPUT, Thing.TRACKING, Thing.RESERVATION}
+    bound = {Thing.RUN, Thing.LOG, Thing.OUTPUT, Thing.TRACKING, Thing.POOL}
     return principal.project is None or thing not in bound or facts.project == principal.project
 
 

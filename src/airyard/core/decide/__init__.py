@@ -15,6 +15,7 @@ from airyard.core.decide import (
     placing,
     reserving,
     timers,
+    tokening,
     tracking,
 )
 from airyard.core.decide.decision import (
@@ -83,6 +84,10 @@ def decide(state: ClusterState, command: commands.Command, now_ms: int) -> Decis
             return reserving.reserve(state, command, now_ms)
         case commands.EndReservation():
             return reserving.end(state, command, now_ms)
+        case commands.CreateToken():
+            return tokening.create(state, command, now_ms)
+        case commands.RevokeToken():
+            return tokening.revoke(state, command, now_ms)
         case commands.CommitPlan():
             return placing.commit_plan(state, command, now_ms)
         case commands.MemberReports():

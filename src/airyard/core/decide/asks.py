@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airyard.core.commands import CancelRun, RemoveRun, ResumeRun, SubmitRun
-from airyard.core.decide import admission
+from airyard.core.decide import admission, tokening
 from airyard.core.decide.changing import check_begin
 from airyard.core.decide.decision import Cancelled, Decision, Draft, Submitted
 from airyard.core.decide.gang import advance
@@ -50,6 +50,7 @@ def submit(state: ClusterState, command: SubmitRun, now_ms: int) -> Decision:
             retry_after_ms=60_000,
         )
     check_begin(command.begin_ms, now_ms)
+    tokening.check_pays(state, command.token_id, gpus=not command.workload.compute.is_cpu, now_ms=now_ms)
     project = admission.admit(state, command.owner, command.workload, now_ms)
     run = _new_run(state.next_run_id, project, command, spec_hash, now_ms)
     refuse_impossible(state, run)
@@ -87,6 +88,7 @@ def _new_run(run_id: int, project: str, command: SubmitRun, spec_hash: str, now_
         source_hash=command.source_hash,
         held=command.held,
         begin_ms=command.begin_ms,
+        token_id=command.token_id,
     )
 
 
@@ -192,7 +194,9 @@ def resume(state: ClusterState, command: ResumeRun, now_ms: int) -> Decision:
         outcome=None,
         cause=None,
         failure=None,
+        token_id=command.token_id,
     )
+    tokening.check_pays(state, command.token_id, gpus=not run.workload.compute.is_cpu, now_ms=now_ms)
     admission.check(state, run.owner, run.project, run.workload, now_ms)
     refuse_impossible(state, again)
     return Decision(
