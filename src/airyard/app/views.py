@@ -1,4 +1,4 @@
-"""The documents of the native API, built from records: RunDoc, AttemptDoc, NodeDoc.
+"""The documents of the native API, built from records: RunDoc, AttemptDoc.
 
 Owns: what people and programs see of a run, attempt and node (``docs/internals.md``, "Native API").
 Pure; must not know: HTTP, stores, clocks.
@@ -14,7 +14,6 @@ from typing import Any
 
 from airyard.app.phases import attempt_end_ms, phases_of, run_end_ms
 from airyard.app.projection import status_of
-from airyard.core.cluster import Machine, Node
 from airyard.core.exit_codes import exit_code_of
 from airyard.core.ids import MemberKey
 from airyard.core.run import (
@@ -300,40 +299,4 @@ def _member(member: Member) -> Document:
         else {"last_seq": None, "sha256": "", "complete": False}
         if member.logs_given_up
         else None,
-    }
-
-
-def node_document(
-    node: Node,
-    machine: Machine | None,
-    booked: Mapping[int, int],
-    pool: str,
-    reservation_id: int | None = None,
-) -> Document:
-    """Return the NodeDoc; ``booked`` is device index → run id, ``pool`` the pool it is in.
-
-    ``reservation_id`` names the reservation that the node is in at this moment.
-    """
-    return {
-        "name": node.name,
-        "machine": node.machine,
-        "accelerator": node.accelerator,
-        "devices": [
-            {
-                "index": device.index,
-                "uuid": device.uuid,
-                "state": "booked" if device.index in booked else "in_use" if device.owner else "free",
-                "run_id": booked.get(device.index),
-                "detail": device.owner,
-            }
-            for device in node.devices
-        ],
-        "alive": machine is not None and machine.alive,
-        "cordoned": node.cordoned,
-        "reservation_id": reservation_id,
-        "simulated": node.simulated,
-        "cpus": node.cpus,
-        "memory_bytes": node.memory_bytes,
-        "labels": dict(node.labels or {}),
-        "pool": pool,
     }

@@ -84,6 +84,32 @@ class Client:
         """Return the nodes with their devices (NodeDoc)."""
         return _rows(self._get(requests.nodes()), "nodes")
 
+    def node(self, name: str) -> Document:
+        """Return ``{node, machine, runs}`` of one node. Raises: NotFound naming the nearest."""
+        return self._get(requests.node(name))
+
+    def cordon(self, nodes: Sequence[str], *, reason: str = "") -> Document:
+        """Close nodes for new members; returns ``{nodes: [{name, changed, message, node}], runs}``."""
+        return self._get(requests.cordon(nodes, reason))
+
+    def uncordon(self, nodes: Sequence[str]) -> Document:
+        """Open nodes again and call a drain off; returns what ``cordon`` returns."""
+        return self._get(requests.uncordon(nodes))
+
+    def drain(self, nodes: Sequence[str], *, reason: str = "", deadline_s: int | None = None) -> Document:
+        """Close nodes and ask who is on them to leave: now, or so as to be gone after ``deadline_s``.
+
+        Returns what ``cordon`` returns, with the runs that leave: ``{run_id, owner, nodes, asked_at, gone_by}``.
+        """
+        return self._get(requests.drain(nodes, reason, deadline_s))
+
+    def confirm_dead(self, name: str, *, reason: str = "", boot_id: str = "") -> Document:
+        """Give one's word that nothing runs on a machine that is away; returns ``{machine, changed, message}``.
+
+        ``boot_id``: only if that system was the last one seen. Raises: Conflict while it is connected.
+        """
+        return self._get(requests.confirm_dead(name, reason, boot_id))
+
     def pools(self) -> Documents:
         """Return the pools and what is free in them (PoolDoc)."""
         return _rows(self._get(requests.pools()), "pools")

@@ -212,6 +212,33 @@ def nodes() -> Request:
     return Request(method="GET", path=_path("nodes"))
 
 
+def node(name: str) -> Request:
+    """Read one node, its machine, and the runs on it."""
+    return Request(method="GET", path=_path("nodes", name))
+
+
+def cordon(nodes: Sequence[str], reason: str) -> Request:
+    """Close nodes for new members. Repeating says that they are closed already."""
+    return Request(method="POST", path=_path("nodes", "cordon"), body={"nodes": [*nodes], "reason": reason})
+
+
+def uncordon(nodes: Sequence[str]) -> Request:
+    """Open nodes again."""
+    return Request(method="POST", path=_path("nodes", "uncordon"), body={"nodes": [*nodes]})
+
+
+def drain(nodes: Sequence[str], reason: str, deadline_s: int | None) -> Request:
+    """Close nodes and ask who is on them to leave. Not repeatable with a deadline: it counts from when it arrives."""
+    body = {"nodes": [*nodes], "reason": reason, "deadline_s": deadline_s}
+    return Request(method="POST", path=_path("nodes", "drain"), body=body, idempotent=deadline_s is None)
+
+
+def confirm_dead(name: str, reason: str, boot_id: str) -> Request:
+    """Give one's word that nothing runs on a machine that is away."""
+    body = {"reason": reason, "boot_id": boot_id}
+    return Request(method="POST", path=_path("nodes", name, "confirm-dead"), body=body)
+
+
 def pools() -> Request:
     """Read the pools and what is free in them."""
     return Request(method="GET", path=_path("pools"))

@@ -533,36 +533,3 @@ class SourceAnswer(Answer):
     source_yaml: str | None
     git_diff: str | None
     workload: dict[str, Any]
-
-
-class DeviceDoc(Answer):
-    """One device; ``detail`` names a stranger that holds it."""
-
-    index: int
-    uuid: str
-    state: Literal["free", "booked", "in_use"]
-    run_id: int | None
-    detail: str | None
-
-
-class NodeDoc(Answer):
-    """One node."""
-
-    name: str
-    machine: str
-    accelerator: str
-    devices: list[DeviceDoc]
-    alive: bool
-    cordoned: bool
-    reservation_id: int | None
-    simulated: bool
-    cpus: float
-    memory_bytes: int
-    labels: dict[str, str]
-    pool: str
-
-
-class NodesAnswer(Answer):
-    """All nodes, by name."""
-
-    nodes: list[NodeDoc]

@@ -12,6 +12,7 @@ import pytest
 
 from airyard.wire import native
 from airyard.wire.changes import ReservationsAnswer, ReserveAnswer, UnreserveAnswer, UpdateAnswer
+from airyard.wire.nodes import NodesAnswer
 from server_yard import Yard, play, submit, workload
 
 HELD = {"compute": {"accelerator": "GPU_1xA10", "nodes": 1}}
@@ -130,7 +131,7 @@ def test_nodes_are_reserved_listed_and_given_back(yard: Yard) -> None:
             assert (second.reservation.active, second.reservation.project) == (False, "default")
             found = ReservationsAnswer.model_validate((await client.get("/reservations")).json())
             assert found.reservations == [first.reservation, second.reservation]
-            nodes = native.NodesAnswer.model_validate((await client.get("/nodes")).json()).nodes
+            nodes = NodesAnswer.model_validate((await client.get("/nodes")).json()).nodes
             assert {node.name: node.reservation_id for node in nodes if node.reservation_id} == {
                 "sim-1xa10-1": 2
             }

@@ -20,6 +20,7 @@ from airyard.app.retention import Keep, RetentionPolicy
 from airyard.core.code_tree import TreeEntry, tree_hash
 from airyard.server.routes_runner import MAX_BATCH_BYTES, router
 from airyard.wire import native, policy
+from airyard.wire.nodes import NodesAnswer
 from server_yard import TOKEN, Yard, play, submit, workload
 
 
@@ -127,7 +128,7 @@ def test_status_nodes_and_pools(yard: Yard) -> None:
             assert found["mlflow"]["kind"] == "off"
             assert found["ports"] == {"http": 8008}
             nodes = (await client.get("/nodes")).json()
-            native.NodesAnswer.model_validate(nodes)
+            NodesAnswer.model_validate(nodes)
             busy = [node for node in nodes["nodes"] if node["devices"][0]["state"] == "booked"]
             assert [(node["name"], node["devices"][0]["run_id"]) for node in busy] == [("sim-1xa10-0", 1)]
             pools = (await client.get("/pools")).json()

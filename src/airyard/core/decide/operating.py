@@ -175,7 +175,7 @@ def _machine(state: ClusterState, name: str) -> Machine:
     node = state.nodes.get(name)
     found = state.machines.get(node.machine if node is not None else name)
     if found is None:
-        raise _unknown([name], {**state.nodes, **state.machines}, "node or machine")
+        raise unknown_node([name], {**state.nodes, **state.machines}, "node or machine")
     return found
 
 
@@ -214,11 +214,12 @@ def _known(names: tuple[str, ...], known: Collection[str]) -> tuple[str, ...]:
         )
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise _unknown(unknown, known, "node")
+        raise unknown_node(unknown, known, "node")
     return tuple(dict.fromkeys(names))
 
 
-def _unknown(names: list[str], known: Collection[str], what: str) -> NotFound:
+def unknown_node(names: list[str], known: Collection[str], what: str) -> NotFound:
+    """Describe names that are no ``what``, with the nearest of those there are."""
     have = f"this yard has {listed(known)}" if known else "this yard has none yet"
     return NotFound(
         "; ".join(f"there is no {what} {name!r}{near(name, known)}" for name in names[:5]) + f" ({have})",

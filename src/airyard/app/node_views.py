@@ -1,0 +1,169 @@
+"""The documents about nodes: NodeDoc, what is on a node, what an operator's word meant.
+
+Owns: NodeDoc, the answers of the routes below ``/nodes``. Pure; must not know: HTTP, stores, clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airyard.app.views import Document, rfc3339
+from airyard.core.cluster import Cordon, Machine, Node
+from airyard.core.decide import Operated
+from airyard.core.run import Attempt, Member, Run, StopRequest
+from airyard.core.scheduling.nodes import natural
+from airyard.core.state import ClusterState
+
+
+def node_documents(state: ClusterState, now_ms: int) -> list[Document]:
+    """Return the NodeDocs in the order of their names. Cost: nodes and live members."""
+    booked = state.bookings()
+    reserved = {
+        name: each.reservation_id
+        for each in state.reservations.values()
+        if each.from_ms <= now_ms < each.to_ms
+        for name in each.nodes
+    }
+    return [
+        node_document(
+            node,
+            state.machines.get(node.machine),
+            booked.get(node.name, {}),
+            state.policy.pool_of(node),
+            reserved.get(node.name),
+            state.cordons.get(node.name),
+        )
+        for node in sorted(state.nodes.values(), key=lambda node: natural(node.name))
+    ]
+
+
+def node_document(
+    node: Node,
+    machine: Machine | None,
+    booked: Mapping[int, int],
+    pool: str,
+    reservation_id: int | None = None,
+    cordon: Cordon | None = None,
+) -> Document:
+    """Return the NodeDoc; ``booked`` is device index → run id, ``pool`` the pool it is in.
+
+    ``reservation_id`` names the reservation that the node is in at this moment.
+    """
+    return {
+        "name": node.name,
+        "machine": node.machine,
+        "accelerator": node.accelerator,
+        "devices": [
+            {
+                "index": device.index,
+                "uuid": device.uuid,
+                "state": "booked" if device.index in booked else "in_use" if device.owner else "free",
+                "run_id": booked.get(device.index),
+                "detail": device.owner,
+            }
+            for device in node.devices
+        ],
+        "alive": machine is not None and machine.alive,
+        "cordoned": node.cordoned,
+        "cordon": _cordon(cordon),
+        "draining": _draining(cordon, bool(booked)),
+        "reservation_id": reservation_id,
+        "simulated": node.simulated,
+        "cpus": node.cpus,
+        "memory_bytes": node.memory_bytes,
+        "labels": dict(node.labels or {}),
+        "pool": pool,
+    }
+
+
+def _cordon(cordon: Cordon | None) -> Document | None:
+    if cordon is None:
+        return None
+    # A cordon from before its time was kept has none.
+    return {"by": cordon.by, "at": rfc3339(cordon.at_ms or None), "reason": cordon.reason}
+
+
+def _draining(cordon: Cordon | None, held: bool) -> Document | None:
+    drain = cordon.drain if cordon is not None else None
+    if drain is None:
+        return None
+    return {
+        "by": drain.by,
+        "at": rfc3339(drain.at_ms),
+        "reason": drain.reason,
+        "deadline_at": rfc3339(drain.deadline_ms),
+        "drained": not held,
+    }
+
+
+def inside(state: ClusterState, name: str, now_ms: int) -> Document | None:
+    """Return a node with its machine and the runs that hold devices of it; None when there is no such node."""
+    node = state.nodes.get(name)
+    if node is None:
+        return None
+    found = next(each for each in node_documents(state, now_ms) if each["name"] == name)
+    machine = state.machines[node.machine]
+    return {
+        "node": found,
+        "machine": {
+            "name": machine.name,
+            "address": machine.address,
+            "boot_id": machine.boot_id,
+            "alive": machine.alive,
+        },
+        "runs": [
+            _resident(run, attempt, member)
+            for run, attempt in state.live_attempts()
+            for member in attempt.members
+            if member.node == name and not member.released
+        ],
+    }
+
+
+def _resident(run: Run, attempt: Attempt, member: Member) -> Document:
+    return {
+        "run_id": run.run_id,
+        "name": run.name,
+        "owner": run.owner,
+        "project": run.project,
+        "attempt": attempt.number,
+        "member": member.index,
+        "phase": member.phase.value,
+        "devices": list(member.devices),
+        "leaving": _leave(attempt.stop) if attempt.stop is not None else None,
+    }
+
+
+def _leave(stop: StopRequest) -> Document:
+    return {
+        "reason": stop.reason.value,
+        "by": stop.by,
+        "at": rfc3339(stop.at_ms),
+        "gone_by": rfc3339(stop.at_ms + stop.grace_s * 1000),
+        "message": stop.message,
+    }
+
+
+def operated_document(reply: Operated, nodes: Mapping[str, Document]) -> Document:
+    """Return what an operator's word meant; ``nodes`` are the NodeDocs as they are now, by name."""
+    return {
+        "nodes": [
+            {
+                "name": note.node,
+                "changed": note.changed,
+                "message": note.message,
+                "node": nodes.get(note.node),
+            }
+            for note in reply.notes
+        ],
+        "runs": [
+            {
+                "run_id": one.run_id,
+                "owner": one.owner,
+                "nodes": list(one.nodes),
+                "asked_at": rfc3339(one.asked_ms),
+                "gone_by": rfc3339(one.gone_ms),
+            }
+            for one in reply.leaving
+        ],
+    }

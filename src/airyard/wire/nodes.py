@@ -1,0 +1,170 @@
+"""What is asked of nodes and told about them: NodeDoc, cordon, drain, the word that a machine is dead.
+
+Owns: shapes, types and sizes; nothing here acts. Must not know: routes, the state.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from airyard.wire.moment import Moment
+from airyard.wire.native import Answer, Name, Part
+
+Names = Annotated[list[Name], Field(min_length=1, max_length=10_000)]
+Why = Annotated[str, Field(max_length=1000)]
+
+
+class DeviceDoc(Answer):
+    """One device; ``detail`` names a stranger that holds it."""
+
+    index: int
+    uuid: str
+    state: Literal["free", "booked", "in_use"]
+    run_id: int | None
+    detail: str | None
+
+
+class CordonDoc(Answer):
+    """Who closed a node for new members, when and why."""
+
+    by: str
+    at: str | None
+    reason: str
+
+
+class DrainDoc(CordonDoc):
+    """Who wants it empty; without ``deadline_at`` at once. ``drained``: no run holds a device of it any more."""
+
+    deadline_at: str | None
+    drained: bool
+
+
+class NodeDoc(Answer):
+    """One node."""
+
+    name: str
+    machine: str
+    accelerator: str
+    devices: list[DeviceDoc]
+    alive: bool
+    cordoned: bool
+    cordon: CordonDoc | None
+    draining: DrainDoc | None
+    reservation_id: int | None
+    simulated: bool
+    cpus: float
+    memory_bytes: int
+    labels: dict[str, str]
+    pool: str
+
+
+class NodesAnswer(Answer):
+    """All nodes, by name."""
+
+    nodes: list[NodeDoc]
+
+
+class MachineDoc(Answer):
+    """The machine of a node. ``boot_id`` names the system that was seen last on it."""
+
+    name: str
+    address: str
+    boot_id: str
+    alive: bool
+
+
+class LeaveDoc(Answer):
+    """A stop that a run was ordered: why, by whom, and when it is made to go at the latest."""
+
+    reason: str
+    by: str
+    at: str
+    gone_by: str
+    message: str
+
+
+class ResidentDoc(Answer):
+    """A run that holds devices of the node."""
+
+    run_id: int
+    name: str
+    owner: str
+    project: str
+    attempt: int
+    member: int
+    phase: str
+    devices: list[int]
+    leaving: LeaveDoc | None
+
+
+class NodeAnswer(Answer):
+    """One node, its machine, and the runs on it."""
+
+    node: NodeDoc
+    machine: MachineDoc
+    runs: list[ResidentDoc]
+
+
+class CordonRequest(Part):
+    """``POST /nodes/cordon``."""
+
+    nodes: Names
+    reason: Why = ""
+
+
+class UncordonRequest(Part):
+    """``POST /nodes/uncordon``."""
+
+    nodes: Names
+
+
+class DrainRequest(Part):
+    """``POST /nodes/drain``: at once, or so that all are gone at ``deadline_at`` or after ``deadline_s``."""
+
+    nodes: Names
+    reason: Why = ""
+    deadline_at: Moment | None = None
+    deadline_s: Annotated[int, Field(ge=1, le=10 * 366 * 86_400)] | None = None
+
+
+class ConfirmDeadRequest(Part):
+    """``POST /nodes/{name}/confirm-dead``: with ``boot_id`` only if the machine has not been back since."""
+
+    reason: Why = ""
+    boot_id: Annotated[str, Field(max_length=200)] = ""
+
+
+class OperatedDoc(Answer):
+    """What it meant for one node; not ``changed``: it was so already. ``node`` null: it is not there just now."""
+
+    name: str
+    changed: bool
+    message: str
+    node: NodeDoc | None
+
+
+class LeavingDoc(Answer):
+    """A run on drained nodes: when it is asked to leave, or was, and when it is made to at the latest."""
+
+    run_id: int
+    owner: str
+    nodes: list[str]
+    asked_at: str
+    gone_by: str
+
+
+class OperatedAnswer(Answer):
+    """What was done to each node, and (of a drain) what becomes of the runs there."""
+
+    nodes: list[OperatedDoc]
+    runs: list[LeavingDoc]
+
+
+class ConfirmDeadAnswer(Answer):
+    """What the word meant."""
+
+    machine: str
+    changed: bool
+    message: str
