@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 
 import pytest
@@ -77,3 +78,30 @@ def test_a_watch_outlives_a_clean_restart_of_the_server(own_yard: Yard) -> None:
     assert watch.returncode == 0, err
     assert "retry" not in err
     assert "".join(head) + out == "".join(f"line {number}\n" for number in range(1, 121))
+
+
+def test_a_server_that_keeps_runs_keeps_the_nodes_they_need_and_ends_quietly(own_yard: Yard) -> None:
+    assert own_yard.run("up", "--simulate", "GPU_1xA10=2").returncode == 0
+    file = own_yard.write("kept", "sleep 300", accelerator="GPU_1xA10")
+    own_yard.run("run", file)
+    watch = own_yard.spawn("watch", "@last")
+    while json.loads(own_yard.run("get", "@last", "-o", "json").stdout)["data"]["status"] != "RUNNING":
+        time.sleep(0.1)
+    watch.send_signal(signal.SIGINT)  # else it would start the server again
+    watch.communicate(timeout=30)
+    assert own_yard.run("down", "--keep-runs").returncode == 0
+    again = own_yard.run("up", "--port", str(free_port()))
+    assert "as before with --simulate GPU_1xA10=2" in again.stdout
+    pools = json.loads(own_yard.run("pools", "-o", "json").stdout)["data"]["pools"]
+    assert "GPU_1xA10" in {pool["name"] for pool in pools}
+    assert own_yard.run("down", "--cancel-runs").returncode == 0
+    assert "as before" not in own_yard.run("up").stdout
+    log = (own_yard.home / "server" / "server.log").read_text()
+    assert "Traceback" not in log
+    assert "timeout graceful shutdown exceeded" not in log
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])

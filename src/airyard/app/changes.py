@@ -18,6 +18,8 @@ class ChangeFeed:
         self._lock = threading.Lock()
         self._by_run: dict[int, set[Callback]] = {}
         self._any: set[Callback] = set()
+        self.closed = False
+        """Nothing will be told any more: whoever waits is to answer with what there is."""
 
     def subscribe(self, run_id: int | None, callback: Callback) -> Callable[[], None]:
         """Call ``callback`` after every change of a run (None: of any run); return how to end that."""
@@ -37,5 +39,13 @@ class ChangeFeed:
         """Wake the readers of these runs, and those of any run."""
         with self._lock:
             callbacks = {cb for run_id in run_ids for cb in self._by_run.get(run_id, ())} | self._any
+        for callback in callbacks:
+            callback()
+
+    def close(self) -> None:
+        """Wake every reader for the last time: the server is stopping."""
+        with self._lock:
+            self.closed = True
+            callbacks = {callback for found in self._by_run.values() for callback in found} | self._any
         for callback in callbacks:
             callback()

@@ -95,8 +95,8 @@ def find_or_start(home: Path, *, announce: Announce, arguments: Sequence[str] = 
     """Return a proven connection to the server of this folder, started if need be.
 
     Of several that call this at once one starts it, the others wait. ``announce`` gets one line, from the
-    one that started it. ``arguments`` go to the server's command line; a running server keeps its own, and without
-    any a server that crashed is started as it was.
+    one that started it. ``arguments`` go to the server's command line (options with their values); a running server
+    keeps its own, and what is not given here is taken from the last server when that left live runs behind.
     Raises: UserError where no server can run; what the server says when it cannot start, else Unavailable with
     the end of its log.
     Cost: one round trip when it runs; a second or two when it starts.
@@ -170,8 +170,7 @@ def is_alive(pid: int) -> bool:
 def _start(home: Path, announce: Announce, arguments: Sequence[str]) -> HttpTransport:
     import subprocess  # here, because most commands find a server that runs
 
-    arguments = tuple(arguments) or _arguments_of_a_crashed_one(home)
-    (home / "server" / "arguments.json").write_text(json.dumps(arguments), encoding="utf-8")
+    arguments, kept = _with_last(arguments, _last_arguments(home))
     log = home / "server" / "server.log"
     with open(log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as sink:
         offset = os.fstat(sink.fileno()).st_size
@@ -188,7 +187,9 @@ def _start(home: Path, announce: Announce, arguments: Sequence[str]) -> HttpTran
         ended = process.poll() is not None
         transport = _quiet_find(home)
         if transport is not None:
-            announce(f"started a local server at {transport.url} (data in {_short(home)})")
+            (home / "server" / "arguments.json").write_text(json.dumps(arguments), encoding="utf-8")
+            before = f", as before with {' '.join(kept)}" if kept else ""
+            announce(f"started a local server at {transport.url} (data in {_short(home)}){before}")
             return transport
         if ended:
             raise _failed(f"ended at its start with exit code {process.returncode}", log, offset)
@@ -197,18 +198,28 @@ def _start(home: Path, announce: Announce, arguments: Sequence[str]) -> HttpTran
     raise _failed(f"did not identify itself within {START_TIMEOUT_S:.0f} s", log, offset)
 
 
-def _arguments_of_a_crashed_one(home: Path) -> tuple[str, ...]:
-    """Return with what a server was started that did not end cleanly: its endpoint.json is still there.
+def _last_arguments(home: Path) -> tuple[str, ...]:
+    """Return with what the last server was started: nothing when it ended with no live run, and forgot it.
 
-    Else the simulated nodes of a killed server would be gone, and with them what runs there.
+    Else the simulated nodes of a server that was killed, or left its runs to the next one, would be gone, and with
+    them what runs there.
     """
-    if _announced(home) is None:
-        return ()
     try:
         found = json.loads((home / "server" / "arguments.json").read_text(encoding="utf-8"))
         return tuple(str(argument) for argument in found)
     except (OSError, ValueError, TypeError):
         return ()
+
+
+def _with_last(given: Sequence[str], last: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return what is given and the options of the last server that are not among it; and these alone."""
+    kept = [
+        part
+        for option, value in zip(last[::2], last[1::2], strict=False)
+        if option not in given
+        for part in (option, value)
+    ]
+    return [*given, *kept], kept
 
 
 def _quiet_find(home: Path) -> HttpTransport | None:

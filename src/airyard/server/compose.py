@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from airyard.app.orders import BaseEnvironment, OrderDesk, environment_order
 from airyard.app.tracking_runs import real_ids_for
 from airyard.core.errors import AiryardError, Unavailable
 from airyard.core.ids import AttemptKey
+from airyard.core.run import RunState
 from airyard.core.tracking_alias import alias_of
 from airyard.core.workload import DEFAULT_ENVIRONMENT_VERSION, Workload
 from airyard.server import routes_runner, sources
@@ -143,7 +144,9 @@ class Server:
             collector = Collector()
             collector.start()
             parts.callback(collector.stop)
-            self._serve(app, listener, url, started_ms)
+            self._serve(app, listener, url, started_ms, on_stopping=changes.close)
+            if not loop.query(_has_live_runs).result(timeout=30):
+                self._premises.forget_arguments()
             if not loop.query(_has_live_attempts).result(timeout=30):
                 # Nobody is left to watch over: the agent goes, too.
                 engine.stop_agent()
@@ -259,7 +262,15 @@ class Server:
         _add_session_route(app, gatekeeper)
         return app
 
-    def _serve(self, app: FastAPI, listener: socket.socket, url: str, started_ms: int) -> None:
+    def _serve(
+        self,
+        app: FastAPI,
+        listener: socket.socket,
+        url: str,
+        started_ms: int,
+        *,
+        on_stopping: Callable[[], None],
+    ) -> None:
         host, port = listener.getsockname()[:2]
         server = _AnnouncingServer(
             uvicorn.Config(
@@ -281,6 +292,7 @@ class Server:
                     "started_ms": started_ms,
                 }
             ),
+            on_stopping=on_stopping,
         )
         self._uvicorn = server
         threading.Thread(target=self._watch_home, name="home", daemon=True).start()
@@ -310,15 +322,22 @@ class Server:
 
 
 class _AnnouncingServer(uvicorn.Server):
-    """Says when it accepts connections, and leaves signals to uvicorn's own handling."""
+    """Says when it accepts connections and when it ends, and leaves signals to uvicorn's own handling."""
 
-    def __init__(self, config: uvicorn.Config, *, on_started: Any) -> None:
+    def __init__(
+        self, config: uvicorn.Config, *, on_started: Callable[[], None], on_stopping: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._on_started = on_started
+        self._on_stopping = on_stopping
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._on_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_stopping()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Any:
@@ -345,6 +364,10 @@ def _teach(loop: ControlLoop, reads: SqlReadStore, clock: SystemClock) -> None:
         _log.warning("history_not_learnt", error=error.message)
     else:
         _log.info("history_learnt", runs=count)
+
+
+def _has_live_runs(control: Control) -> bool:
+    return any(run.state is not RunState.ENDED for run in control.state.runs.values())
 
 
 def _has_live_attempts(control: Control) -> bool:

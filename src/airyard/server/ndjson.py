@@ -52,7 +52,7 @@ def streaming(blocks: AsyncIterator[bytes]) -> StreamingResponse:
 
 
 async def follow(wakeups: Wakeups, look: Callable[[], Awaitable[Block]]) -> AsyncGenerator[bytes, None]:
-    """Look, send what there is, wait for a change, until ``look`` says it is done.
+    """Look, send what there is, wait for a change, until ``look`` says it is done or the server stops.
 
     The next look comes only after the client has taken the last block, so a slow reader holds up nobody else.
     """
@@ -65,7 +65,7 @@ async def follow(wakeups: Wakeups, look: Callable[[], Awaitable[Block]]) -> Asyn
             if block.data:
                 yield block.data
                 sent = clock()
-            if block.done:
+            if block.done or wakeups.over:
                 return
             if block.more:
                 continue

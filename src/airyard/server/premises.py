@@ -175,6 +175,10 @@ class Premises:
         """Remove ``endpoint.json`` at a clean stop."""
         (self.folder / "endpoint.json").unlink(missing_ok=True)
 
+    def forget_arguments(self) -> None:
+        """Forget with what this server was started: nothing is live that the next one must have the same for."""
+        (self.folder / "arguments.json").unlink(missing_ok=True)
+
 
 def _describe(holder: str) -> str:
     try:

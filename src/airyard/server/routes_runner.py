@@ -123,7 +123,7 @@ def _report_batch(body: bytes) -> Mapping[str, Any]:
 
 def _caller(request: Request) -> tuple[ServerContext, MemberKey]:
     context: ServerContext = request.app.state.context
-    principal = context.authorise(request.headers.get("authorization"), None)
+    principal = context.access.authorise(request.headers.get("authorization"), None)
     if principal.member is None:
         raise Denied("this way is for runners; it takes an attempt token", code="NOT_A_RUNNER")
     return context, principal.member
@@ -149,7 +149,7 @@ async def _wait_for_orders(
             changed.clear()
             found = await _orders_now(context, desk, key, after)
             left_s = deadline_s - time.monotonic()
-            if found or left_s <= 0:
+            if found or left_s <= 0 or changed.over:
                 return found
             await changed.wait(left_s)
 

@@ -6,6 +6,7 @@ Owns: the wire side of these requests. Must not know: how runs are decided or st
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,13 +15,16 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from pydantic import BeforeValidator
 
-from airyard.app.run_lookup import LIVE, run_from
+from airyard.app.run_lookup import LIVE, run_from, seen_rows
 from airyard.core.commands import CancelRun, RemoveRun, ResumeRun
 from airyard.core.errors import Conflict, Fix, NotFound, UserError
 from airyard.core.run import Run, RunState
+from airyard.ports.journal import RunRow
 from airyard.ports.read_store import RunFilter
 from airyard.server import run_removal, sources
+from airyard.server.access import Asker, sight
 from airyard.server.context import ServerContext
+from airyard.server.pool_rights import check_pool
 from airyard.server.requests import PREFIX, Caller, Context, Ref, ask, document, documents, plain, run_of
 from airyard.server.wakeups import SAFETY_S, Wakeups
 from airyard.wire import native
@@ -58,6 +62,7 @@ Timeout = Annotated[float, Query(ge=0, le=MAX_WAIT_S)]
 @router.get("/runs", responses={200: {"model": native.RunsAnswer}})
 async def list_runs(
     context: Context,
+    caller: Caller,
     state: StateWanted = "all",
     limit: Annotated[int, Query(ge=1)] = 100,
     before: Annotated[int | None, Query(ge=1)] = None,
@@ -66,7 +71,7 @@ async def list_runs(
     owner: str | None = None,
     ids: str | None = None,
 ) -> JSONResponse:
-    """Return runs, newest first; ``next_before`` asks for the page after this one."""
+    """Return the runs that the caller may see, newest first; ``next_before`` asks for the page after this one."""
     size = min(limit, MAX_PAGE)
     wanted = RunFilter(
         states=_STATES.get(state, ()),
@@ -80,15 +85,20 @@ async def list_runs(
     )
     if ids is not None and not wanted.ids:
         return plain({"runs": [], "next_before": None})
-    found = await run_in_threadpool(_read, context, wanted)
-    runs = found[:size]
-    more = len(found) > size
+    rows, behind = await run_in_threadpool(_rows, context, caller, wanted)
+    runs = await run_in_threadpool(lambda: [run_from(row) for row in rows[:size]])
+    if len(rows) > size:
+        behind = runs[-1].run_id
     shown = await documents(context, runs, outlook=True)
-    return plain({"runs": shown, "next_before": runs[-1].run_id if more and runs else None})
+    return plain({"runs": shown, "next_before": behind})
 
 
-def _read(context: ServerContext, wanted: RunFilter) -> list[Run]:
-    return [run_from(row) for row in context.reads.runs(wanted)]
+def _rows(context: ServerContext, caller: Asker, wanted: RunFilter) -> tuple[Sequence[RunRow], int | None]:
+    """Return runs, and behind which one to go on where not all of them were looked at."""
+    sees = sight(context, caller.principal)
+    if sees is None:
+        return context.reads.runs(wanted), None
+    return seen_rows(context.reads, wanted, sees)
 
 
 def _tag(text: str) -> tuple[str, str]:
@@ -132,7 +142,7 @@ async def _newer(context: ServerContext, run: Run, version: int, timeout_s: floa
             if row is None:
                 raise NotFound(f"run {run.run_id} has been removed", code="RUN_NOT_FOUND")
             left_s = deadline - clock()
-            if row.version > version or left_s <= 0:
+            if row.version > version or left_s <= 0 or wakeups.over:
                 return run_from(row)
             await wakeups.wait(min(left_s, SAFETY_S))
             await asyncio.sleep(min(WAIT_PAUSE_S, left_s / 10))
@@ -141,6 +151,7 @@ async def _newer(context: ServerContext, run: Run, version: int, timeout_s: floa
 @router.get("/wait", tags=["runs"], responses={200: {"model": native.WaitAnswer}})
 async def wait(
     context: Context,
+    caller: Caller,
     ids: str,
     any_: Annotated[bool, Query(alias="any")] = False,
     timeout_s: Timeout = 20.0,
@@ -154,7 +165,8 @@ async def wait(
     with Wakeups(context.changes, numbers) as wakeups:
         while True:
             wakeups.clear()
-            rows = await run_in_threadpool(context.reads.runs, RunFilter(ids=numbers, limit=len(numbers)))
+            wanted = RunFilter(ids=numbers, limit=len(numbers))
+            rows, _ = await run_in_threadpool(_rows, context, caller, wanted)
             if len(rows) < len(numbers):
                 missing = sorted(set(numbers) - {row.run_id for row in rows})
                 raise NotFound(
@@ -165,7 +177,7 @@ async def wait(
             ended = sum(row.state == RunState.ENDED.value for row in rows)
             done = ended > 0 if any_ else ended == len(rows)
             left_s = deadline - clock()
-            if done or left_s <= 0:
+            if done or left_s <= 0 or wakeups.over:
                 place = {run_id: index for index, run_id in enumerate(numbers)}
                 runs = sorted(map(run_from, rows), key=lambda run: place[run.run_id])
                 return {"done": done, "runs": await documents(context, runs)}
@@ -191,7 +203,8 @@ async def cancel_run(context: Context, caller: Caller, ref: Ref) -> dict[str, An
 async def resume_run(context: Context, caller: Caller, ref: Ref) -> dict[str, Any]:
     """Queue an ended run for one more attempt, with fresh budgets."""
     run = await run_of(context, caller, ref)
-    await ask(context, ResumeRun(run=run, by=caller.name))
+    check_pool(context, caller.principal, run.workload, run.project)
+    await ask(context, ResumeRun(run=run, by=caller.name, token_id=caller.principal.token_id))
     return {"run": await document(context, await run_of(context, caller, str(run.run_id)))}
 
 

@@ -44,12 +44,19 @@ class Wakeups:
         except RuntimeError:
             pass  # the event loop has ended: nobody waits any more
 
+    @property
+    def over(self) -> bool:
+        """True when there is nothing more to wait for: the server is stopping, answer with what there is."""
+        return self._changes.closed
+
     def clear(self) -> None:
         """Forget earlier wake-ups; call before looking, so that what comes after the look is not missed."""
         self._event.clear()
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait for a wake-up since ``clear``, at most ``timeout_s``; return whether one came."""
+        if self.over:
+            return False
         try:
             async with asyncio.timeout(max(timeout_s, 0)):
                 await self._event.wait()

@@ -93,12 +93,21 @@ def test_a_process_that_has_ended_is_not_alive_before_its_parent_looks() -> None
     assert embedded.is_alive(os.getpid())
 
 
-def test_a_server_that_crashed_is_started_as_it_was(tmp_path: Path) -> None:
-    folder = tmp_path / "server"
-    folder.mkdir()
-    (folder / "arguments.json").write_text('["--simulate", "GPU_1xA10=2"]')
-    assert embedded._arguments_of_a_crashed_one(tmp_path) == ()  # it was stopped cleanly
-    (folder / "endpoint.json").write_text('{"url":"http://127.0.0.1:7","pid":5,"version":"1"}')
-    assert embedded._arguments_of_a_crashed_one(tmp_path) == ("--simulate", "GPU_1xA10=2")
-    (folder / "arguments.json").write_text("{")
-    assert embedded._arguments_of_a_crashed_one(tmp_path) == ()
+def test_a_server_is_started_as_the_last_one_that_left_runs_behind(tmp_path: Path) -> None:
+    assert embedded._last_arguments(tmp_path) == ()
+    file = tmp_path / "server" / "arguments.json"
+    file.parent.mkdir()
+    file.write_text('["--simulate", "GPU_1xA10=2"]')
+    last = embedded._last_arguments(tmp_path)
+    assert embedded._with_last((), last) == (["--simulate", "GPU_1xA10=2"], ["--simulate", "GPU_1xA10=2"])
+    file.write_text("{")
+    assert embedded._last_arguments(tmp_path) == ()
+
+
+def test_what_is_given_goes_before_what_the_last_server_had() -> None:
+    last = ("--simulate", "GPU_1xA10=2", "--port", "7")
+    assert embedded._with_last(("--port", "9"), last) == (
+        ["--port", "9", "--simulate", "GPU_1xA10=2"],
+        ["--simulate", "GPU_1xA10=2"],
+    )
+    assert embedded._with_last(last, last) == (list(last), [])
