@@ -1,4 +1,4 @@
-"""The engine port on this machine: real agent, zygote and runners, ``kill -9`` included."""
+"""The engine port, on this machine and over Ray: real agent, zygote and runners, ``kill -9`` included."""
 
 from __future__ import annotations
 
@@ -19,23 +19,38 @@ from typing import Any
 import pytest
 
 from airyard.adapters.local_engine import LocalEngine
+from airyard.adapters.ray_command import own_address
+from airyard.adapters.ray_engine import Cluster, RayEngine
+from airyard.adapters.ray_head import RayHead
 from airyard.core.actions import ForgetMember, KillMember, ShipLogs, StartMember
 from airyard.core.commands import MachineAway, MachineSeen, MemberGone, SeenMember, SeenState
 from airyard.core.ids import MemberKey
 from airyard.core.log_frames import LogStream
 from airyard.core.run import Cause
 from airyard.node.environment import EnvironmentRequest, EnvironmentStore
+from airyard.node.inventory import host_name
 from airyard.ports.engine import ContainmentSeen, Fact, Samples
 from runner_api import GO, MemberSide, RunnerApi, prepare_order
 
 pytestmark = pytest.mark.e2e
 
 
+MakeEngine = Callable[[Path, str], LocalEngine | RayEngine]
+SIMULATE = {"GPU_8xH100": 2, "GPU_1xA10": 1}
+
+
+def local_engine(home: Path, url: str) -> LocalEngine:
+    return LocalEngine(home, server_url=url, simulate=SIMULATE, cpu_slots=3, gpu_lock_folder=home / "gpus")
+
+
 class Yard:
     """An engine with its home, the facts it told, and a control plane for its runners."""
 
-    def __init__(self, home: Path) -> None:
+    machine = host_name()
+
+    def __init__(self, home: Path, make: MakeEngine = local_engine) -> None:
         self.home = home
+        self.make = make
         self.api = RunnerApi()
         self.api.start()
         self.facts: list[Fact] = []
@@ -44,14 +59,8 @@ class Yard:
         self.tokens: dict[str, str] = {}
         self.engine = self.new_engine()
 
-    def new_engine(self) -> LocalEngine:
-        engine = LocalEngine(
-            self.home,
-            server_url=self.api.url,
-            simulate={"GPU_8xH100": 2, "GPU_1xA10": 1},
-            cpu_slots=3,
-            gpu_lock_folder=self.home / "gpus",
-        )
+    def new_engine(self) -> LocalEngine | RayEngine:
+        engine = self.make(self.home, self.api.url)
         engine.connect(self.on_fact)
         return engine
 
@@ -78,7 +87,7 @@ class Yard:
         self.cookies.append(cookie)
         side = self.api.member(token)
         action = StartMember(
-            key=MemberKey.parse(key), machine="", node="n", devices=(0,), epoch=1, cookie=cookie
+            key=MemberKey.parse(key), machine=self.machine, node="n", devices=(0,), epoch=1, cookie=cookie
         )
         self.engine.start(action, token)
         return side
@@ -146,9 +155,25 @@ def processes_with(cookie: str) -> list[int]:
     return found
 
 
-@pytest.fixture
-def yard(tmp_path: Path) -> Iterator[Yard]:
-    made = Yard(tmp_path / "home")
+@pytest.fixture(scope="module")
+def ray_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeEngine]:
+    """A Ray head for all tests of this file; every engine has a bridge of its own to it."""
+    head = RayHead(tmp_path_factory.mktemp("ray"), address=own_address())
+    head.ensure()
+
+    def make(home: Path, url: str) -> RayEngine:
+        offer = {"simulate": SIMULATE, "cpu_slots": 3, "system_gpu_lock_folder": str(home / "gpus")}
+        cluster = Cluster(address=head.address, token_file=head.token_file, node_ip=own_address())
+        return RayEngine(home, cluster=cluster, server_url=url, own_offer={**offer, "address": "127.0.0.1"})
+
+    yield make
+    head.stop()
+
+
+@pytest.fixture(params=["local", "ray"])
+def yard(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Yard]:
+    make = request.getfixturevalue("ray_engine") if request.param == "ray" else local_engine
+    made = Yard(tmp_path / "home", make)
     yield made
     made.close()
 
@@ -175,7 +200,7 @@ def test_a_member_runs_ends_and_is_forgotten(yard: Yard) -> None:
     assert (seen.exit.code, seen.exit.cause) == (4, Cause.USER_CODE)
     assert seen.logs is not None
     assert seen.logs.sha256 == side.frames.hexdigest()
-    yard.engine.forget(ForgetMember(key=MemberKey(1, 0, 0), machine=""))
+    yard.engine.forget(ForgetMember(key=MemberKey(1, 0, 0), machine=Yard.machine))
     _until(lambda: not yard.folder("1.0.0").exists())
 
 
@@ -211,7 +236,7 @@ def test_the_rest_of_a_dead_runners_log_is_shipped(yard: Yard) -> None:
     os.kill(yard.pid("1.0.0"), signal.SIGKILL)
     yard.gone("1.0.0")
     yard.api.start()
-    yard.engine.ship(ShipLogs(key=MemberKey(1, 0, 0), machine=""), yard.tokens["1.0.0"])
+    yard.engine.ship(ShipLogs(key=MemberKey(1, 0, 0), machine=Yard.machine), yard.tokens["1.0.0"])
     closed = side.report("LOGS_CLOSED")
     assert side.output(LogStream.STDOUT).split()[-1] == b"5000"
     assert closed["last_seq"] == side.records[-1].seq
@@ -233,7 +258,7 @@ def test_runners_outlive_the_agent_and_are_adopted(yard: Yard) -> None:
 
 def test_kill_ends_runner_and_tree(yard: Yard) -> None:
     yard.run("1.0.0", "trap '' TERM; while true; do sleep 1; done")
-    yard.engine.kill(KillMember(key=MemberKey(1, 0, 0), machine="", reason="it did not stop"))
+    yard.engine.kill(KillMember(key=MemberKey(1, 0, 0), machine=Yard.machine, reason="it did not stop"))
     seen = yard.gone("1.0.0")
     assert seen.state is SeenState.DIED
     assert seen.exit is not None
@@ -243,7 +268,7 @@ def test_kill_ends_runner_and_tree(yard: Yard) -> None:
 
 def test_a_kill_of_what_is_not_there_is_answered(yard: Yard) -> None:
     yard.wait(MachineSeen)
-    yard.engine.kill(KillMember(key=MemberKey(7, 0, 0), machine="", reason="lost"))
+    yard.engine.kill(KillMember(key=MemberKey(7, 0, 0), machine=Yard.machine, reason="lost"))
     assert yard.gone("7.0.0").state is SeenState.DIED
 
 

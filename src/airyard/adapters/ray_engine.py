@@ -1,0 +1,383 @@
+"""The engine of a fleet: Ray says which machines there are and carries lines to their agents.
+
+Owns: the bridge process and its restarts, one dialogue a machine, which machine a channel is. Must not know: Ray itself
+(only the bridge imports it), what the loop makes of a fact. Leases, cordons and retries are the journal's.
+
+A machine that is away is no dead machine: its agent and runners need neither Ray nor this process to live.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for_futures
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from airyard.adapters import ray_command
+from airyard.adapters.agent_dialogue import Dialogue
+from airyard.adapters.ray_head import RayHead
+from airyard.core.actions import ForgetMember, KillMember, ShipLogs, StartMember
+from airyard.core.errors import AiryardError
+from airyard.ports.engine import Fact, FactSink
+
+LEASE_S = 600.0
+_ASK_S = 10.0
+_TIDY_S = 300.0
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 10.0
+_BRIDGE_END_S = 5.0
+_AGENT_END_S = 5.0
+_READ_BYTES = 256 * 1024
+
+_log = structlog.get_logger("airyard.ray")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The Ray cluster to use: where it is, and the token's file."""
+
+    address: str
+    """HOST:PORT, or ``auto`` for what runs on this machine."""
+    token_file: Path
+    node_ip: str | None = None
+    head: RayHead | None = None
+    """The head that this server keeps itself; None for one that others keep."""
+
+
+@dataclass(slots=True)
+class _Channel:
+    id: str
+    dialogue: Dialogue
+    home: str
+    own: bool
+    buffer: bytearray
+
+
+class RayEngine:
+    """Implements ``ports.engine.Engine`` for the machines of a Ray cluster."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        cluster: Cluster,
+        server_url: str,
+        own_offer: Mapping[str, Any] | None,
+        lease_s: float = LEASE_S,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """``own_offer`` is what the server's machine offers, as in ``hello.config``; None: it runs no members."""
+        self._home = home.absolute()
+        self._cluster = cluster
+        self._server_url = server_url
+        self._own_offer = dict(own_offer) if own_offer is not None else None
+        self._now_ms = now_ms
+        self.lease_s = lease_s
+        """How long a runner may go on that the server cannot reach."""
+        self.problem = ""
+        """Why there is no Ray now; empty while there is."""
+        self._sink: FactSink | None = None
+        self._lock = threading.Lock()
+        self._dialogues: dict[str, Dialogue] = {}
+        self._channels: dict[str, _Channel] = {}
+        self._leaving: bytes = b""
+        self._closing = self._stopping = False
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name="ray-engine", daemon=True)
+
+    # --- the port
+
+    def connect(self, sink: FactSink) -> None:
+        """Have Ray running where that is this server's business, and begin to deliver facts."""
+        self._sink = sink
+        self._thread.start()
+
+    def start(self, action: StartMember, token: str) -> None:
+        """See ``Engine``."""
+        self._dialogue(action.machine).start(action, token)
+
+    def kill(self, action: KillMember) -> None:
+        """See ``Engine``."""
+        self._dialogue(action.machine).kill(action)
+
+    def ship(self, action: ShipLogs, token: str) -> None:
+        """See ``Engine``."""
+        self._dialogue(action.machine).ship(action, token)
+
+    def forget(self, action: ForgetMember) -> None:
+        """See ``Engine``."""
+        self._dialogue(action.machine).forget(action)
+
+    def renew(self) -> None:
+        """See ``Engine``."""
+        for channel in self._connected():
+            channel.dialogue.renew()
+
+    def warm(self, base: Mapping[str, Any]) -> None:
+        """See ``Engine``. Only of machines that are there now."""
+        self._ask_all("warm", _ASK_S, base=dict(base))
+
+    def has_environment(self, environment: Mapping[str, Any]) -> bool | None:
+        """See ``Engine``: True as soon as one machine has it."""
+        results = self._ask_all("has_environment", _ASK_S, environment=dict(environment))
+        ready = [bool(answer["result"]["ready"]) for answer in results if answer["ok"]]
+        return any(ready) if ready else None
+
+    def tidy(self, *, age_ms: int | None, cap_bytes: int | None, dry_run: bool) -> Mapping[str, Any]:
+        """See ``Engine``: the sum over all machines that are there."""
+        results = self._ask_all("tidy", _TIDY_S, age_ms=age_ms, cap_bytes=cap_bytes, dry_run=dry_run)
+        done = [answer["result"] for answer in results if answer["ok"]]
+        if not done:
+            return {"away": self.problem or "no machine answered"}
+        return {name: sum(int(each[name]) for each in done) for name in ("count", "bytes")}
+
+    def close(self) -> None:
+        """Stop delivering facts. Ray, the agents and all members live on."""
+        self._closing = True
+        self._wake()
+        if self._thread.is_alive():
+            self._thread.join(timeout=_BRIDGE_END_S + 2)
+
+    def stop_agent(self) -> None:
+        """End what this server keeps on its own machine (``airyard down``): its agent, and its head.
+
+        Other machines stay joined to nothing until the server is back; members live on.
+        """
+        own = [channel for channel in self._connected() if channel.own]
+        self._stopping = True
+        if own:
+            self._leaving = b'{"id":-1,"op":"stop"}\n'
+            self._wake()
+            deadline = time.monotonic() + _AGENT_END_S
+            while any(channel.id in self._channels for channel in own) and time.monotonic() < deadline:
+                time.sleep(0.02)
+        self.close()
+        if self._cluster.head is not None:
+            self._cluster.head.stop()
+
+    def machines(self) -> dict[str, str]:
+        """Return the machines that can be reached now: name -> data folder there."""
+        return {channel.dialogue.machine: channel.home for channel in self._connected()}
+
+    def _dialogue(self, machine: str) -> Dialogue:
+        """Return the conversation with a machine, of which perhaps nothing has been heard yet."""
+        with self._lock:
+            found = self._dialogues.get(machine)
+            if found is None:
+                found = self._dialogues[machine] = Dialogue(
+                    server_url=self._server_url,
+                    config={},
+                    tell=self._tell,
+                    wake=self._wake,
+                    now_ms=self._now_ms,
+                    same_version=False,
+                )
+            return found
+
+    def _connected(self) -> list[_Channel]:
+        with self._lock:
+            return list(self._channels.values())
+
+    def _ask_all(self, op: str, timeout_s: float, **fields: Any) -> list[dict[str, Any]]:
+        futures: list[Future[dict[str, Any]]] = [
+            channel.dialogue.call(op, **fields) for channel in self._connected()
+        ]
+        done, _ = wait_for_futures(futures, timeout_s)
+        return [future.result() for future in done if future.exception() is None]
+
+    def _tell(self, fact: Fact) -> None:
+        assert self._sink is not None
+        self._sink(fact)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b"x")
+
+    # --- the bridge's thread
+
+    def _run(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while not self._closing:
+            began_s = time.monotonic()
+            try:
+                if self._cluster.head is not None:
+                    self._cluster.head.ensure()
+                self._over_a_bridge()
+            except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
+                self._note(f"the bridge to Ray broke: {type(error).__name__}: {error}")
+            except AiryardError as error:
+                self._note(error.message)
+            self._lose_all("Ray cannot be reached")
+            if time.monotonic() - began_s > 60:
+                pause_s = _FIRST_PAUSE_S
+            deadline = time.monotonic() + pause_s
+            while not self._closing and time.monotonic() < deadline:
+                time.sleep(0.05)
+            pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
+
+    def _note(self, problem: str) -> None:
+        if problem != self.problem and not self._closing:
+            _log.warning("ray_away", reason=problem)
+        self.problem = problem
+
+    def _over_a_bridge(self) -> None:
+        """Start a bridge and talk over it until it ends, or ``close``. Raises: OSError, ValueError, KeyError."""
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                bridge = self._start_bridge(theirs)
+            try:
+                self._converse(ours)
+            finally:
+                ours.close()
+                try:
+                    bridge.wait(_BRIDGE_END_S)
+                except subprocess.TimeoutExpired:
+                    bridge.kill()
+                    bridge.wait()
+
+    def _start_bridge(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
+        folder = self._home / "server" / "ray"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        node_ip = self._cluster.node_ip
+        command = [
+            *(sys.executable, "-m", "airyard.adapters.ray_bridge", "--fd", str(theirs.fileno())),
+            *("--address", self._cluster.address),
+            *(("--own-home", str(self._home)) if self._own_offer is not None else ()),
+            *(("--node-ip", node_ip) if node_ip else ()),
+        ]
+        with open(folder / "bridge.log", "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
+            return subprocess.Popen(
+                command,
+                env={**os.environ, **ray_command.ray_environment(self._cluster.token_file)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(theirs.fileno(),),
+                # Ctrl-C in a terminal is the server's to deal with; the bridge ends with its socket.
+                start_new_session=True,
+                cwd="/",
+            )
+
+    def _converse(self, stream: socket.socket) -> None:
+        buffer = bytearray()
+        with selectors.DefaultSelector() as selector:
+            selector.register(stream, selectors.EVENT_READ)
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            while not self._closing:
+                if lines := self._outgoing():
+                    stream.sendall(lines)
+                ready = {key.fileobj for key, _ in selector.select()}
+                if self._wake_read in ready:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self._wake_read, 4096)
+                if stream in ready:
+                    data = stream.recv(_READ_BYTES)
+                    if not data:
+                        raise ValueError("the bridge ended; server/ray/bridge.log may say why")
+                    buffer += data
+                    while (end := buffer.find(b"\n")) >= 0:
+                        message = json.loads(bytes(buffer[:end]))
+                        del buffer[: end + 1]
+                        if answer := self._on_event(message):
+                            stream.sendall(answer)
+
+    def _outgoing(self) -> bytes:
+        lines = []
+        for channel in self._connected():
+            if data := channel.dialogue.outgoing():
+                lines.append(_to(channel.id, data))
+            if channel.own and self._leaving:
+                lines.append(_to(channel.id, self._leaving, do="leave"))
+        self._leaving = b""
+        return b"".join(lines)
+
+    def _on_event(self, message: Mapping[str, Any]) -> bytes:
+        """Deal with one line of the bridge; return what to answer."""
+        match message["event"]:
+            case "ready":
+                self.problem = ""
+                _log.info("ray_connected", address=self._cluster.address, ray=message["ray"])
+            case "failed":
+                raise ValueError(str(message["message"]))
+            case "up":
+                return self._on_up(message)
+            case "down":
+                self._on_down(str(message["channel"]), str(message["why"]))
+            case "data":
+                return self._on_data(str(message["channel"]), str(message["data"]))
+        return b""
+
+    def _on_up(self, message: Mapping[str, Any]) -> bytes:
+        channel, about = str(message["channel"]), message["about"]
+        own = bool(message["own"])
+        offer = (self._own_offer or {}) if own else dict(about["offer"] or {})
+        given = offer.get("machine")
+        name = str(given or about["host"]).split(".")[0]
+        # The server's own nodes keep the names that they have without a fleet; all others carry their machine's.
+        config = {
+            **offer,
+            "machine": given if own else name,
+            "address": offer.get("address") or message["address"],
+            "labels": {**message["labels"], **(offer.get("labels") or {})},
+        }
+        holder = next(
+            (each for each in self._connected() if each.dialogue is self._dialogues.get(name)), None
+        )
+        if holder is not None:
+            if holder.home != about["home"] or holder.own != own:
+                _log.warning("machine_name_taken", machine=name, home=about["home"], held_by=holder.home)
+                return _to(channel, b"", do="leave")
+            self._on_down(holder.id, "it is back under another number")
+        dialogue = self._dialogue(name)
+        with self._lock:
+            self._channels[channel] = _Channel(
+                id=channel, dialogue=dialogue, home=str(about["home"]), own=own, buffer=bytearray()
+            )
+        _log.info("machine_up", machine=name, address=config["address"], version=about["version"])
+        return _to(channel, dialogue.begin(server_url=offer.get("server_url"), config=config))
+
+    def _on_down(self, channel: str, why: str) -> None:
+        with self._lock:
+            found = self._channels.pop(channel, None)
+        if found is not None:
+            _log.info("machine_away", machine=found.dialogue.machine, reason=why)
+            if not self._closing and not self._stopping:
+                found.dialogue.lost()
+
+    def _lose_all(self, why: str) -> None:
+        for channel in self._connected():
+            self._on_down(channel.id, why)
+
+    def _on_data(self, channel: str, data: str) -> bytes:
+        found = self._channels.get(channel)
+        if found is None:
+            return b""
+        found.buffer += data.encode("latin-1")
+        while (end := found.buffer.find(b"\n")) >= 0:
+            line = bytes(found.buffer[:end])
+            del found.buffer[: end + 1]
+            try:
+                found.dialogue.on_line(line)
+            except (ValueError, KeyError) as error:
+                _log.warning("agent_not_understood", machine=found.dialogue.machine, error=str(error))
+                self._on_down(channel, str(error))
+                return _to(channel, b"", do="leave")
+        return b""
+
+
+def _to(channel: str, data: bytes, *, do: str = "send") -> bytes:
+    return json.dumps({"do": do, "channel": channel, "data": data.decode("latin-1")}).encode() + b"\n"
