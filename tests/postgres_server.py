@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 USER = "airyard"
 START_S = 30.0
+ROOM_BYTES = 2 << 30
 _SETTINGS = {
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
@@ -56,11 +57,18 @@ def find_programs() -> Path:
     )
 
 
+def _place() -> str:
+    """Return where the cluster lies: in memory where there is room, else on disk. Socket paths must be short."""
+    memory = Path("/dev/shm")
+    roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= ROOM_BYTES
+    return str(memory) if roomy else "/tmp"
+
+
 class PostgresServer:
     """One cluster. ``folder`` holds everything, the socket included."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="airyard-pg-", dir="/tmp"))  # socket paths must be short
+        self.folder = Path(tempfile.mkdtemp(prefix="airyard-pg-", dir=_place()))
         self._account = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
         self._data = self.folder / "data"
         self._log = self.folder / "log"
