@@ -78,7 +78,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 
 .PHONY: lock
 lock: $(READY) ## compile requirements/*.lock anew; LOCK_FLAGS=--upgrade takes newer releases
-	$(COMPILE) pyproject.toml --extra server --extra postgres --group dev --output-file requirements/dev.lock
+	$(COMPILE) pyproject.toml --extra server --extra postgres --extra ray --group dev --output-file requirements/dev.lock
 	$(COMPILE) pyproject.toml --extra server --constraints requirements/dev.lock --output-file requirements/server.lock
 	$(COMPILE) pyproject.toml --constraints requirements/dev.lock --output-file requirements/client.lock
 	$(COMPILE) requirements/bootstrap.in --constraints requirements/dev.lock --output-file requirements/bootstrap.lock
