@@ -41,7 +41,11 @@ SECTIONS: dict[str, dict[str, str]] = {
         "rm": "Remove ended runs with their logs and tracking.",
     },
     "Yard": {
-        "nodes": "List nodes and devices.",
+        "nodes": "List nodes and devices, or show one.",
+        "cordon": "Close nodes for new work.",
+        "uncordon": "Open nodes again.",
+        "drain": "Empty nodes: their runs go on elsewhere.",
+        "confirm-dead": "Say that a machine that is away is dead.",
         "pools": "List pools: what is free, guaranteed and borrowed.",
         "projects": "List projects: members, rights, budgets; who declared what.",
         "quota": "Show guarantees, use and shares per project and pool.",
@@ -81,7 +85,7 @@ class Verbs(click.Group):
         """Import the verb's module and return its command."""
         if cmd_name not in VERBS:
             return None
-        command: click.Command = import_module(f"airyard.cli.verbs.{cmd_name}").command
+        command: click.Command = import_module(f"airyard.cli.verbs.{cmd_name.replace('-', '_')}").command
         return command
 
     def resolve_command(

@@ -1,16 +1,35 @@
-"""``airyard nodes``: the machines and their devices."""
+"""``airyard nodes``: the nodes and their devices, one of them, and the word that one is dead."""
 
 from __future__ import annotations
 
-from typing import Any
+import click
 
-from airyard.cli import formats
-from airyard.cli.app import App, verb
+from airyard.cli import node_text
+from airyard.cli.app import App, VerbGroup, pass_app
+from airyard.cli.verbs import confirm_dead
 
 
-@verb("nodes")
+class Nodes(VerbGroup):
+    """A group in which a word that is no verb is the name of a node."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb; ``airyard nodes n1`` shows that node."""
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            return "show", self.commands["show"], args
+        return super().resolve_command(ctx, args)
+
+
+@click.group("nodes", cls=Nodes, invoke_without_command=True, subcommand_metavar="[NAME | confirm-dead NAME]")
+@pass_app
 def command(app: App) -> None:
-    """List the nodes: type, pool, labels, what is free, what each device does."""
+    """List the nodes: type, pool, state, labels, what is free, what each device does; or show one by its NAME.
+
+    `airyard cordon`, `uncordon` and `drain` change what state they are in (docs/operate/nodes.md).
+    """
+    if click.get_current_context().invoked_subcommand is not None:
+        return
     nodes = app.client.nodes()
     if app.as_json:
         app.console.data({"nodes": nodes})
@@ -20,47 +39,19 @@ def command(app: App) -> None:
             "No nodes yet: the agent of this machine has not reported. `airyard status` shows more."
         )
         return
-    colour = app.console.colour_out
-    rows = []
-    for node in nodes:
-        devices = node.get("devices") or []
-        free = sum(device.get("state") == "free" for device in devices)
-        state, hue = _state(node)
-        rows.append(
-            [
-                node["name"],
-                node["accelerator"],
-                node.get("pool") or "-",
-                formats.paint(state, hue, colour),
-                f"{free}/{len(devices)}",
-                _uses(devices),
-            ]
-        )
-    head = ["NODE", "ACCELERATOR", "POOL", "STATE", "FREE", "IN USE BY"]
-    if any(node.get("labels") for node in nodes):
-        head.append("LABELS")
-        for row, node in zip(rows, nodes, strict=True):
-            row.append(_labels(node))
-    app.console.text(formats.table(head, rows, right=(4,)))
+    app.console.text(node_text.listing(nodes, app.console.colour_out))
 
 
-def _labels(node: dict[str, Any]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in sorted((node.get("labels") or {}).items())) or "-"
+@command.command("show", hidden=True)
+@click.argument("name", metavar="NAME")
+@pass_app
+def show(app: App, name: str) -> None:
+    """Show one node: who closed it and why, its devices, the runs on it."""
+    found = app.client.node(name)
+    if app.as_json:
+        app.console.data(found)
+    else:
+        app.console.text(node_text.page(found, app.console.colour_out))
 
 
-def _state(node: dict[str, Any]) -> tuple[str, str]:
-    if not node.get("alive", True):
-        return "down", "red"
-    if node.get("cordoned"):
-        return "cordoned", "yellow"
-    if node.get("reservation_id"):
-        return "reserved", "yellow"
-    return ("simulated", "blue") if node.get("simulated") else ("up", "green")
-
-
-def _uses(devices: list[dict[str, Any]]) -> str:
-    runs = sorted({int(device["run_id"]) for device in devices if device.get("run_id") is not None})
-    foreign = [
-        str(device["detail"]) for device in devices if device.get("detail") and not device.get("run_id")
-    ]
-    return ", ".join([*(f"run {run_id}" for run_id in runs), *dict.fromkeys(foreign)]) or "-"
+command.add_command(confirm_dead.command)

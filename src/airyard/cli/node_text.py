@@ -1,0 +1,140 @@
+"""How nodes read in text: their state in a word, the list, one node with its runs, what was done to them.
+
+Owns: these texts. Must not know: the network, any verb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airyard.cli import formats
+
+Document = dict[str, Any]
+
+
+def state(node: Document) -> tuple[str, str]:
+    """Return the state of a node in a word or two, and its colour."""
+    closed = _closed(node)
+    if not node.get("alive", True):
+        return f"down, {closed}" if closed else "down", "red"
+    if closed:
+        return closed, "yellow"
+    if node.get("reservation_id"):
+        return "reserved", "yellow"
+    return ("simulated", "blue") if node.get("simulated") else ("up", "green")
+
+
+def _closed(node: Document) -> str:
+    draining = node.get("draining")
+    if draining:
+        return "drained" if draining.get("drained") else "draining"
+    return "cordoned" if node.get("cordoned") else ""
+
+
+def listing(nodes: Sequence[Document], colour: bool) -> str:
+    """Return the table of all nodes; columns that would be empty are left out."""
+    rows = []
+    for node in nodes:
+        devices = node.get("devices") or []
+        free = sum(device.get("state") == "free" for device in devices)
+        word, hue = state(node)
+        rows.append(
+            [
+                node["name"],
+                node["accelerator"],
+                node.get("pool") or "-",
+                formats.paint(word, hue, colour),
+                f"{free}/{len(devices)}",
+                _uses(devices),
+            ]
+        )
+    head = ["NODE", "ACCELERATOR", "POOL", "STATE", "FREE", "IN USE BY"]
+    _more(head, rows, nodes, "CLOSED BY", _closer)
+    _more(head, rows, nodes, "LABELS", _labels)
+    return formats.table(head, rows, right=(4,))
+
+
+def _more(head: list[str], rows: list[list[str]], nodes: Sequence[Document], title: str, text: Any) -> None:
+    cells = [text(node) for node in nodes]
+    if any(cells):
+        head.append(title)
+        for row, cell in zip(rows, cells, strict=True):
+            row.append(cell or "-")
+
+
+def _labels(node: Document) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted((node.get("labels") or {}).items()))
+
+
+def _closer(node: Document) -> str:
+    """Say who closed it and why; of a drain with a deadline, until when."""
+    word = node.get("draining") or node.get("cordon")
+    if not word:
+        return ""
+    until = word.get("deadline_at")
+    parts = [word["by"] or "?", f"by {formats.about(until)}" if until else ""]
+    who = ", ".join(part for part in parts if part)
+    return f"{who}: {word['reason']}" if word["reason"] else who
+
+
+def _uses(devices: Sequence[Document]) -> str:
+    runs = sorted({int(device["run_id"]) for device in devices if device.get("run_id") is not None})
+    foreign = [
+        str(device["detail"]) for device in devices if device.get("detail") and not device.get("run_id")
+    ]
+    return ", ".join([*(f"run {run_id}" for run_id in runs), *dict.fromkeys(foreign)]) or "-"
+
+
+def page(found: Document, colour: bool) -> str:
+    """Return one node: what it is, who closed it, its devices, and the runs on it."""
+    node, machine = found["node"], found["machine"]
+    devices = node.get("devices") or []
+    free = sum(device.get("state") == "free" for device in devices)
+    word, hue = state(node)
+    reservation = node.get("reservation_id")
+    lines = formats.fields(
+        [
+            ("node", node["name"]),
+            ("state", formats.paint(word, hue, colour)),
+            ("cordoned", _told(node.get("cordon"))),
+            ("drained" if _closed(node) == "drained" else "draining", _told(node.get("draining"))),
+            ("reservation", reservation),
+            ("machine", f"{machine['name']} ({machine['address']}), {'up' if machine['alive'] else 'away'}"),
+            ("accelerator", f"{node['accelerator']}, {free} of {len(devices)} devices free"),
+            ("pool", node.get("pool")),
+            ("labels", _labels(node)),
+            ("cores, memory", f"{node['cpus']:g}, {formats.size(node['memory_bytes'])}"),
+        ]
+    )
+    rows = [_resident(run) for run in found["runs"]]
+    if not rows:
+        return f"{lines}\n\nNo run holds a device of it."
+    return f"{lines}\n\n" + formats.table(("RUN", "NAME", "OWNER", "DEVICES", "PHASE", "LEAVES"), rows)
+
+
+def _told(word: Document | None) -> str:
+    if not word:
+        return ""
+    since = f" since {formats.moment(word['at'])}" if word.get("at") else ""
+    until = f", to be empty by {formats.moment(word['deadline_at'])}" if word.get("deadline_at") else ""
+    why = f": {word['reason']}" if word["reason"] else ""
+    return f"by {word['by'] or 'somebody'}{since}{until}{why}"
+
+
+def _resident(run: Document) -> list[object]:
+    leaving = run.get("leaving")
+    leaves = f"by {formats.moment(leaving['gone_by'])} ({leaving['reason']})" if leaving else "-"
+    devices = ", ".join(map(str, run["devices"]))
+    return [run["run_id"], run["name"], run["owner"], devices, run["phase"].lower(), leaves]
+
+
+def operated(answer: Document) -> list[str]:
+    """Return what was done, a line for each node and for each run that leaves."""
+    lines = [f"{one['name']} {one['message']}" for one in answer["nodes"]]
+    for run in answer["runs"]:
+        lines.append(
+            f"run {run['run_id']} ({run['owner']}) on {', '.join(run['nodes'])}: asked to leave at "
+            f"{formats.moment(run['asked_at'])}, gone by {formats.moment(run['gone_by'])} at the latest"
+        )
+    return lines

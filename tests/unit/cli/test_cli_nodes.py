@@ -1,0 +1,165 @@
+"""What operators type about nodes: the list, one node, cordon, uncordon, drain, confirm-dead."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from airyard.cli.verbs import drain as drain_verb
+from airyard.core.errors import Conflict, NotFound
+
+AT, LATER = "2026-12-02T12:00:00.000Z", "2026-12-02T12:02:00.000Z"
+CORDON = {"by": "op", "at": AT, "reason": "fan"}
+
+
+def node(name: str, *, run: int | None = None, **fields: Any) -> dict[str, Any]:
+    """A node of two devices, the first of which a run may hold."""
+    devices = [
+        {"index": 0, "uuid": "a", "state": "booked" if run else "free", "run_id": run, "detail": None},
+        {"index": 1, "uuid": "b", "state": "free", "run_id": None, "detail": None},
+    ]
+    made = {
+        "name": name, "machine": "host", "accelerator": "GPU_2xH100", "devices": devices, "alive": True,
+        "cordoned": False, "cordon": None, "draining": None, "reservation_id": None, "simulated": False, "cpus": 8.0,
+        "memory_bytes": 1 << 30, "labels": {}, "pool": "h100",
+    }  # fmt: skip
+    return made | fields
+
+
+def closed(name: str, *, deadline: str | None = None, drained: bool | None = None, **fields: Any) -> Any:
+    """One that is cordoned, or drained."""
+    draining = None if drained is None else {**CORDON, "deadline_at": deadline, "drained": drained}
+    return node(name, cordoned=True, cordon=CORDON, draining=draining, **fields)
+
+
+def page(
+    shown: dict[str, Any], *, alive: bool = True, runs: tuple[dict[str, Any], ...] = ()
+) -> dict[str, Any]:
+    """The answer about one node."""
+    machine = {"name": "host", "address": "10.0.0.1", "boot_id": "b7", "alive": alive}
+    return {"node": shown, "machine": machine, "runs": list(runs)}
+
+
+RESIDENT = {
+    "run_id": 7, "name": "digits", "owner": "ada", "project": "default", "attempt": 0, "member": 0,
+    "phase": "RUNNING", "devices": [0], "leaving": None,
+}  # fmt: skip
+
+
+def test_the_list_says_of_each_node_what_state_it_is_in_and_who_closed_it(airyard: Any) -> None:
+    nodes = [
+        node("n1", run=7),
+        closed("n2"),
+        closed("n3", drained=False, run=8, deadline="2090-01-02T12:00:00Z"),
+        closed("n4", drained=True),
+        closed("n5", alive=False),
+    ]
+    code, out, _ = airyard("nodes", answers={"GET /nodes": [{"nodes": nodes}]})
+    rows = {line.split()[0]: line for line in out.splitlines()}
+    assert code == 0
+    assert "CLOSED BY" in rows["NODE"]
+    assert "up" in rows["n1"].split()
+    assert rows["n2"].endswith("op: fan")
+    assert "cordoned" in rows["n2"]
+    assert rows["n3"].endswith("op, by 2090-01-02 12:00: fan")
+    assert ("draining" in rows["n3"], "run 8" in rows["n3"]) == (True, True)
+    assert "drained" in rows["n4"].split()
+    assert "down, cordoned" in rows["n5"]
+    _, out, _ = airyard("nodes", answers={"GET /nodes": [{"nodes": [node("n1")]}]})
+    assert "CLOSED BY" not in out
+    _, out, _ = airyard("-o", "json", "nodes", answers={"GET /nodes": [{"nodes": nodes}]})
+    assert json.loads(out)["data"]["nodes"] == nodes
+
+
+def test_one_node_is_shown_with_its_runs(airyard: Any) -> None:
+    leaving = {"reason": "DRAIN", "by": "op", "at": AT, "gone_by": LATER, "message": ""}
+    answer = page(closed("n1", drained=False, run=7), runs=({**RESIDENT, "leaving": leaving},))
+    code, out, _ = airyard("nodes", "n1", answers={"GET /nodes/n1": [answer]})
+    assert code == 0
+    assert "by op since 2026-12-02" in out
+    assert "host (10.0.0.1), up" in out
+    assert "GPU_2xH100, 1 of 2 devices free" in out
+    assert "(DRAIN)" in out.splitlines()[-1]
+    _, out, _ = airyard("nodes", "n1", "-o", "json", answers={"GET /nodes/n1": [answer]})
+    assert json.loads(out)["data"] == answer
+    missing = NotFound("there is no node 'n9'; did you mean 'n1'?", code="NODE_NOT_FOUND")
+    code, _, err = airyard("nodes", "n9", answers={"GET /nodes/n9": [missing]})
+    assert (code, "did you mean 'n1'" in err) == (3, True)
+
+
+def test_cordon_and_uncordon_say_what_was_news(airyard: Any) -> None:
+    done = {
+        "nodes": [
+            {"name": "n1", "changed": True, "message": "is cordoned", "node": closed("n1")},
+            {"name": "n2", "changed": False, "message": "is cordoned already, by eve", "node": closed("n2")},
+        ],
+        "runs": [],
+    }
+    code, out, _ = airyard("cordon", "n1", "n2", "--reason", "fan", answers={"POST /nodes/cordon": [done]})
+    assert (code, out) == (0, "n1 is cordoned\nn2 is cordoned already, by eve\n")
+    assert airyard.transport.asked[-1].body == {"nodes": ["n1", "n2"], "reason": "fan"}
+    code, out, _ = airyard("uncordon", "n1", "-o", "json", answers={"POST /nodes/uncordon": [done]})
+    assert (code, json.loads(out)["data"]) == (0, done)
+
+
+DRAINED = {
+    "nodes": [{"name": "n1", "changed": True, "message": "is drained", "node": closed("n1", drained=False, run=7)}],
+    "runs": [{"run_id": 7, "owner": "ada", "nodes": ["n1"], "asked_at": AT, "gone_by": LATER}],
+}  # fmt: skip
+
+
+def test_drain_says_who_leaves_and_waits_until_nothing_is_left(
+    airyard: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain_verb, "POLL_S", 0.0)
+    answers = {
+        "POST /nodes/drain": [DRAINED],
+        "GET /nodes": [
+            {"nodes": [closed("n1", drained=False, run=7), node("n2", run=9)]},
+            {"nodes": [closed("n1", drained=True), node("n2", run=9)]},
+        ],
+    }
+    code, out, err = airyard("drain", "n1", "--wait", "--reason", "fan", answers=answers)
+    assert code == 0
+    assert out.startswith("n1 is drained\nrun 7 (ada) on n1: asked to leave at 2026-12-02")
+    assert out.endswith("n1: nothing is left\n")
+    assert err == "waiting for n1: run 7\n"
+
+
+def test_a_deadline_is_a_span_from_now(airyard: Any) -> None:
+    code, out, _ = airyard(
+        "drain", "n1", "--deadline", "2h", "-o", "json", answers={"POST /nodes/drain": [DRAINED]}
+    )
+    assert (code, json.loads(out)["data"]) == (0, DRAINED)
+    assert airyard.transport.asked[-1].body == {"nodes": ["n1"], "reason": "", "deadline_s": 7200}
+    code, _, err = airyard("drain", "n1", "--deadline", "soon", answers={})
+    assert (code, "is not a span such as" in err) == (2, True)
+
+
+@pytest.mark.parametrize("verb", [("confirm-dead",), ("nodes", "confirm-dead")])
+def test_a_machine_is_dead_only_on_a_word_that_was_asked_for(
+    airyard: Any, verb: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    answers = {
+        "GET /nodes/n1": [page(node("n1", alive=False), alive=False, runs=(RESIDENT,))],
+        "POST /nodes/n1/confirm-dead": [{"machine": "host", "changed": True, "message": "is taken for dead"}],
+    }
+    code, _, err = airyard(*verb, "n1", answers=answers)
+    assert code == 2
+    assert "Machine host (10.0.0.1) is away. Runs on n1: 7 (ada)" in err
+    assert "-y goes ahead without asking" in err
+    code, out, _ = airyard(*verb, "n1", "--yes", "--reason", "burnt", answers=answers)
+    assert (code, out) == (0, "machine host is taken for dead\n")
+    assert airyard.transport.asked[-1].body == {"reason": "burnt", "boot_id": "b7"}
+    assert airyard(*verb, "n1", "-o", "json", answers=answers)[0] == 2
+
+
+def test_of_a_machine_that_is_connected_nobody_is_asked(airyard: Any) -> None:
+    refusal = Conflict("machine host is connected to this server", code="MACHINE_IS_ALIVE", fix="drain it")
+    answers = {"GET /nodes/n1": [page(node("n1"))], "POST /nodes/n1/confirm-dead": [refusal]}
+    code, _, err = airyard("confirm-dead", "n1", answers=answers)
+    assert (code, "is connected" in err, "Is it really dead" in err) == (2, True, False)
