@@ -6,8 +6,9 @@ server's end of it.
 Owns: one relay on every live Ray node, its channel, Ray's word on who is there. Must not know: what is said on it.
 
 To the bridge: ``{"do":"send","channel","data"}``; ``{"do":"leave","channel","data"}``: send, then leave it alone.
-From it: ``ready``, ``failed {message}``, ``up {channel, own, address, labels, about}``, ``data {channel, data}``,
-``down {channel, why}``, each as ``{"event": ...}``. A channel is a Ray node; after ``down`` it may come up again.
+From it: ``ready {ray, address}``, ``failed {message}``, ``up {channel, own, address, labels, about}``,
+``data {channel, data}``, ``down {channel, why}``, each as ``{"event": ...}``. A channel is a Ray node; after ``down``
+it may come up again.
 ``data`` is octets as Latin-1: pieces of lines, not whole ones.
 """
 
@@ -159,7 +160,8 @@ class Bridge:
 
     async def run(self, reader: asyncio.StreamReader) -> None:
         """Serve until the server's end closes, or Ray does not answer any more."""
-        self._say({"event": "ready", "ray": ray.__version__})
+        address = ray.get_runtime_context().gcs_address
+        self._say({"event": "ready", "ray": ray.__version__, "address": address})
         listening = asyncio.create_task(self._listen(reader))
         watching = asyncio.create_task(self._watch())
         done, _ = await asyncio.wait((listening, watching), return_when=asyncio.FIRST_COMPLETED)

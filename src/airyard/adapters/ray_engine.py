@@ -87,6 +87,9 @@ class RayEngine:
         self._now_ms = now_ms
         self.lease_s = lease_s
         """How long a runner may go on that the server cannot reach."""
+        self._ray_address = cluster.address
+        self.ready = threading.Event()
+        """Set once Ray could be reached."""
         self.problem = ""
         """Why there is no Ray now; empty while there is."""
         self._sink: FactSink | None = None
@@ -167,6 +170,16 @@ class RayEngine:
         self.close()
         if self._cluster.head is not None:
             self._cluster.head.stop()
+
+    @property
+    def token_file(self) -> Path:
+        """The fleet's token, which joining machines need."""
+        return self._cluster.token_file
+
+    @property
+    def ray_address(self) -> str:
+        """Where other machines find the Ray cluster: what it says of itself once it was reached."""
+        return self._ray_address
 
     def machines(self) -> dict[str, str]:
         """Return the machines that can be reached now: name -> data folder there."""
@@ -310,7 +323,9 @@ class RayEngine:
         match message["event"]:
             case "ready":
                 self.problem = ""
-                _log.info("ray_connected", address=self._cluster.address, ray=message["ray"])
+                self._ray_address = str(message["address"])
+                self.ready.set()
+                _log.info("ray_connected", address=self._ray_address, ray=message["ray"])
             case "failed":
                 raise ValueError(str(message["message"]))
             case "up":

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from airyard.core.errors import AiryardError
-from airyard.server.config import load_config, parse_simulation
+from airyard.server.config import Config, load_config, parse_simulation
 
 OPEN_FILES = 65_536
 """Every live runner keeps two or three connections open; most systems give a process 1,024 unless it asks."""
@@ -40,6 +40,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--port", type=int, default=None, help="port on loopback (default: chosen once, then kept)"
     )
+    parser.add_argument("--host", default=None, help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument(
+        "--engine", choices=["local", "ray"], default=None, help="ray: a fleet (default: this machine alone)"
+    )
+    parser.add_argument(
+        "--ray-address",
+        default=None,
+        help="HOST:PORT or auto: a Ray cluster that others keep; implies --engine ray",
+    )
     given = parser.parse_args(arguments)
     os.umask(0o077)
     _set_up_logging()
@@ -56,10 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
                 "the server runs on Linux only; the client also runs on macOS", code="NOT_LINUX"
             )
         config = load_config(given.config, home=home)
-        if given.port is not None:
-            config = config.model_copy(
-                update={"server": config.server.model_copy(update={"port": given.port})}
-            )
+        config = _with_arguments(config, given)
         simulate = parse_simulation(given.simulate) if given.simulate is not None else config.engine.simulate
         # Imported late: a bad argument or configuration is told at once.
         from airyard.server.compose import Server
@@ -70,6 +76,18 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps({"error": error.as_json()}), file=sys.stderr, flush=True)  # noqa: T201  # the starter reads it
         return error.exit_code
     return 0
+
+
+def _with_arguments(config: Config, given: argparse.Namespace) -> Config:
+    """Let the command line win over the file."""
+    listening = {name: value for name in ("host", "port") if (value := getattr(given, name)) is not None}
+    engine = config.engine
+    if given.ray_address is not None:
+        ray = engine.ray.model_copy(update={"address": given.ray_address})
+        engine = engine.model_copy(update={"kind": "ray", "ray": ray})
+    if given.engine is not None:
+        engine = engine.model_copy(update={"kind": given.engine})
+    return config.model_copy(update={"server": config.server.model_copy(update=listening), "engine": engine})
 
 
 def allow_open_files() -> None:

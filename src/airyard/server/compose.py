@@ -28,6 +28,7 @@ from airyard.adapters.estimates_sql import SqlEstimateStore
 from airyard.adapters.journal_sql import SqlJournal
 from airyard.adapters.local_engine import LocalEngine
 from airyard.adapters.log_files import FileLogStore
+from airyard.adapters.ray_engine import RayEngine
 from airyard.adapters.read_store_sql import SqlReadStore
 from airyard.adapters.secrets_fernet import FernetSecretStore
 from airyard.adapters.system_clock import SystemClock
@@ -42,7 +43,7 @@ from airyard.core.ids import AttemptKey
 from airyard.core.run import RunState
 from airyard.core.tracking_alias import alias_of
 from airyard.core.workload import DEFAULT_ENVIRONMENT_VERSION, Workload
-from airyard.server import routes_runner, sources
+from airyard.server import routes_fleet, routes_runner, sources
 from airyard.server.app import create_app
 from airyard.server.auth import Gatekeeper
 from airyard.server.config import Config
@@ -50,6 +51,7 @@ from airyard.server.configured_policy import declare_configured, read_configured
 from airyard.server.context import Principal, ServerContext
 from airyard.server.effects import Effects
 from airyard.server.estimates import EstimateKeeper
+from airyard.server.fleet import FleetDesk, advertised, make_ray_engine
 from airyard.server.garbage import Collector
 from airyard.server.housekeeping import Housekeeper
 from airyard.server.mlflow_policy import AttemptScope
@@ -57,6 +59,8 @@ from airyard.server.premises import Premises
 from airyard.server.tracking import TrackingParts
 
 FIRST_HELLO_S = 30.0
+FIRST_RAY_S = 80.0
+"""A head of Ray that starts takes 5 s on a quiet machine, half a minute on a busy one."""
 HOME_CHECK_S = 1.0
 EXIT_HOME_REMOVED = 7
 SESSION_COOKIE = "airyard_session"
@@ -86,6 +90,7 @@ class Server:
 
     def _run_on(self, listener: socket.socket) -> None:
         host, port = listener.getsockname()[:2]
+        host = advertised(host)
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         started_ms = self._clock.now_ms()
         self._premises.note_holder(started_ms, host, port)
@@ -99,7 +104,7 @@ class Server:
                 token=self._premises.token(),
                 attempt_key=self._premises.attempt_key(),
             )
-            engine = self._engine(url)
+            engine = self._engine(url, host)
             effects = Effects(
                 engine=engine,
                 worker=tracking.worker,
@@ -130,7 +135,7 @@ class Server:
             threading.Thread(
                 target=_teach, args=(loop, reads, self._clock), name="history", daemon=True
             ).start()
-            self._await_first_hello(loop, effects)
+            self._await_first_hello(loop, effects, engine)
             with _stopping_the_agent_on_failure(loop, engine):
                 declare_configured(loop, self._declared, context.owner)
             engine.warm(self._default_base())
@@ -141,6 +146,9 @@ class Server:
             keeper.start()
             parts.callback(keeper.stop)
             app = self._app(context, gatekeeper, tracking)
+            if isinstance(engine, RayEngine):
+                fleet = FleetDesk(engine, loop, host=host, now_ms=self._clock.now_ms, by=context.owner)
+                app.include_router(routes_fleet.router(fleet))
             collector = Collector()
             collector.start()
             parts.callback(collector.stop)
@@ -157,18 +165,26 @@ class Server:
         packages = self._config.environments[version].packages
         return {
             "version": version,
-            "python": self._config.python_of(version),
+            "python": self._python(version),
             "base_packages": list(packages),
         }
 
     def _bases(self) -> dict[str, BaseEnvironment]:
         return {
-            version: BaseEnvironment(python=self._config.python_of(version), packages=section.packages)
+            version: BaseEnvironment(python=self._python(version), packages=section.packages)
             for version, section in self._config.environments.items()
         }
 
-    def _engine(self, url: str) -> LocalEngine:
+    def _python(self, version: str) -> str:
+        """Return a base's interpreter; empty in a fleet, where each machine takes the one that runs its agent."""
+        if self._config.engine.kind == "ray":
+            return self._config.environments[version].python or ""
+        return self._config.python_of(version)
+
+    def _engine(self, url: str, host: str) -> LocalEngine | RayEngine:
         engine = self._config.engine
+        if engine.kind == "ray":
+            return make_ray_engine(engine, self._home, host=host, url=url, simulate=self._simulate)
         return LocalEngine(
             self._home,
             server_url=url,
@@ -225,8 +241,24 @@ class Server:
             shutdown=self.ask_to_stop,
         )
 
-    def _await_first_hello(self, loop: ControlLoop, effects: Effects) -> None:
-        """Wait until the machine's nodes as they are now are known, so that the first submit is judged by them."""
+    def _await_first_hello(
+        self, loop: ControlLoop, effects: Effects, engine: LocalEngine | RayEngine
+    ) -> None:
+        """Wait until the machine's nodes as they are now are known, so that the first submit is judged by them.
+
+        A fleet whose machines the journal knows is not waited for: its runners wait for this server.
+        """
+        if isinstance(engine, RayEngine):
+            if loop.query(lambda control: bool(control.state.machines)).result(timeout=10):
+                return
+            if not engine.ready.wait(FIRST_RAY_S):
+                raise Unavailable(
+                    f"Ray could not be reached: {engine.problem or f'no answer within {FIRST_RAY_S:g} s'}",
+                    code="RAY_AWAY",
+                    fix=f"look at {self._premises.folder / 'ray'}: keeper.log, bridge.log",
+                )
+            if not self._config.engine.ray.here:
+                return
         pause = threading.Event()
         for _ in range(int(FIRST_HELLO_S / 0.02)):
             if effects.greeted.is_set() and loop.query(_knows_a_live_machine).result(timeout=10):
@@ -375,7 +407,7 @@ def _has_live_attempts(control: Control) -> bool:
 
 
 @contextlib.contextmanager
-def _stopping_the_agent_on_failure(loop: ControlLoop, engine: LocalEngine) -> Iterator[None]:
+def _stopping_the_agent_on_failure(loop: ControlLoop, engine: LocalEngine | RayEngine) -> Iterator[None]:
     """A start that is refused leaves no agent behind that nobody would stop, unless runs need it."""
     try:
         yield

@@ -34,10 +34,25 @@ class ServerSection(_Section):
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
 
 
+class RaySection(_Section):
+    """The Ray cluster of a fleet. Without ``address`` the server keeps a head of its own."""
+
+    address: str | None = None
+    """HOST:PORT, or ``auto`` for the one of this machine, which must be a node of it in any case."""
+    token_file: str | None = None
+    """The token of a cluster that others keep."""
+    node_ip: str | None = None
+    """This machine's address for the other machines; by default the server's host."""
+    dashboard: bool = False
+    here: bool = True
+    """Whether the server's own machine runs members."""
+
+
 class EngineSection(_Section):
     """What runs members, and which nodes this machine offers."""
 
-    kind: Literal["local"] = "local"
+    kind: Literal["local", "ray"] = "local"
+    ray: RaySection = RaySection()
     cpu_slots: Annotated[int, Field(ge=1, le=4096)] | None = None
     simulate: dict[str, Annotated[int, Field(ge=1)]] = {}
     system_gpu_lock_folder: str | None = None

@@ -1,0 +1,253 @@
+"""What a server has of a fleet: its Ray engine as the configuration wants it, and the desk where machines join.
+
+Owns: which Ray cluster, whose token, what is checked of a machine before it may join. Must not know: HTTP, Ray itself.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import airyard
+from airyard.adapters import ray_command
+from airyard.adapters.ray_engine import Cluster, RayEngine
+from airyard.adapters.ray_head import RayHead
+from airyard.app.control import Control
+from airyard.app.loop import ControlLoop
+from airyard.core.commands import EndReservation, MakeReservation
+from airyard.core.errors import Conflict, Denied, Fix, UserError
+from airyard.core.policy import Reservation
+from airyard.server.config import EngineSection
+
+DAY_MS = 86_400_000
+RESERVED_DAYS = 365
+PROBE_S = 3.0
+UNTIL_NOTE = "it leaves: airyard node join --until"
+
+
+def make_ray_engine(
+    config: EngineSection, home: Path, *, host: str, url: str, simulate: Mapping[str, int]
+) -> RayEngine:
+    """Return the engine of a fleet. ``host`` is where the server listens.
+
+    Raises: UserError for a Ray that is not there or another, for an address that is not this machine's.
+    """
+    ray_command.check_ray()
+    address = config.ray.node_ip or node_address(host)
+    folder = home / "server" / "ray"
+    if config.ray.address is None:
+        try:
+            head = RayHead(folder, address=address, dashboard=config.ray.dashboard)
+        except OSError as error:
+            raise UserError(
+                f"the Ray head cannot listen on {address}: {error.strerror}",
+                code="BAD_HOST",
+                fix="set [engine.ray] node_ip to an address of this machine that the other machines reach",
+            ) from error
+        cluster = Cluster(address=head.address, token_file=head.token_file, node_ip=address, head=head)
+    else:
+        given = Path(config.ray.token_file).expanduser() if config.ray.token_file else None
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        cluster = Cluster(
+            address=config.ray.address,
+            token_file=ray_command.token_file(folder, given),
+            node_ip=config.ray.node_ip,
+        )
+    lock_folder = config.system_gpu_lock_folder
+    offer = {
+        "simulate": dict(simulate),
+        "cpu_slots": config.cpu_slots,
+        "system_gpu_lock_folder": lock_folder,
+        "address": address,
+        "server_url": url,
+    }
+    return RayEngine(home, cluster=cluster, server_url=url, own_offer=offer if config.ray.here else None)
+
+
+def advertised(host: str) -> str:
+    """Return where a server that listens on ``host`` is reached: a wildcard is no address."""
+    return ray_command.own_address() if host in ("0.0.0.0", "::") else host
+
+
+def node_address(host: str) -> str:
+    """Return the address by which Ray and the members on this machine are reached: the server's own, if it is one."""
+    return (
+        ray_command.own_address()
+        if host in ("", "0.0.0.0", "::", "::1", "localhost") or host.startswith("127.")
+        else host
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applicant:
+    """A machine that wants to join, as it describes itself."""
+
+    name: str
+    home: str
+    version: str
+    ray: str
+    python: str
+    address: str
+    port: int
+    """Where it listens for this server's probe."""
+    nonce: str
+
+
+class FleetDesk:
+    """Checks machines that want to join, and those that want to leave. Any thread; blocks."""
+
+    def __init__(
+        self, engine: RayEngine, loop: ControlLoop, *, host: str, now_ms: Callable[[], int], by: str
+    ) -> None:
+        self._engine = engine
+        self._loop = loop
+        self._host = host
+        self._now_ms = now_ms
+        self._by = by
+
+    def authorise(self, authorization: str | None) -> None:
+        """Let only a holder of the fleet's token pass. Raises: Denied."""
+        scheme, _, given = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._token()):
+            error = Denied(
+                "this is not the token of the fleet",
+                code="UNAUTHENTICATED",
+                fix="copy server/ray/token from the server's data folder, and name it with --token-file",
+            )
+            error.http_status = 401  # type: ignore[misc]  # 403 is for callers that are known
+            raise error
+
+    def proof(self, nonce: str) -> str:
+        """Return what only a holder of the fleet's token can say to a nonce."""
+        return hmac.new(self._token(), nonce.encode(), sha256).hexdigest()
+
+    def _token(self) -> bytes:
+        return self._engine.token_file.read_bytes().strip()
+
+    def join(self, one: Applicant) -> dict[str, Any]:
+        """Check a machine; return where Ray is and which members its name still has. Raises: Conflict, UserError."""
+        self._same_versions(one)
+        if self._host.startswith("127.") or self._host in ("::1", "localhost"):
+            raise Conflict(
+                f"this server listens on {self._host} only: runs on {one.name} could not reach it",
+                code="SERVER_ON_LOOPBACK",
+                fix=Fix(
+                    text="start it on an address that the other machines reach",
+                    command="airyard server --host ADDRESS --engine ray",
+                ),
+            )
+        held = self._engine.machines().get(one.name)
+        if held is not None:
+            raise Conflict(
+                f"a machine called {one.name} is in the fleet already (its data is in {held})",
+                code="NAME_TAKEN",
+                fix=Fix(text="choose another name for this one", command="airyard node join ... --name NAME"),
+            )
+        reason = probe(one.address, one.port, one.nonce)
+        if reason is not None:
+            raise Conflict(
+                f"this server cannot reach {one.name} at {one.address} port {one.port}: {reason}",
+                code="NODE_UNREACHABLE",
+                fix="open the firewall between the two, or name another address of that machine with --address",
+            )
+        return {"ray_address": self._engine.ray_address, "members": self._members(one.name)}
+
+    def _same_versions(self, one: Applicant) -> None:
+        """Refuse what Ray, or the two halves of Airyard, would refuse later and less clearly."""
+        mine = {
+            "Airyard": airyard.__version__,
+            "Ray": ray_command.RAY_VERSION,
+            "Python": ray_command.python_version(),
+        }
+        theirs = {"Airyard": one.version, "Ray": one.ray, "Python": one.python}
+        differing = [name for name in mine if mine[name] != theirs[name]]
+        if differing:
+            said = "; ".join(f"{name} {theirs[name]} there, {mine[name]} here" for name in differing)
+            raise Conflict(
+                f"{one.name} and the server differ: {said}",
+                code="VERSION_MISMATCH",
+                fix=f"install the server's versions on {one.name}: airyard=={mine['Airyard']}, "
+                f"ray=={mine['Ray']}, Python {mine['Python']}",
+                details={"server": mine, "node": theirs},
+            )
+
+    def is_in(self, name: str) -> dict[str, Any]:
+        """Return whether a machine has arrived, and its nodes."""
+
+        def read(control: Control) -> list[str]:
+            machine = control.state.machines.get(name)
+            alive = machine is not None and machine.alive
+            return sorted(
+                node.name for node in control.state.nodes.values() if alive and node.machine == name
+            )
+
+        return {"joined": name in self._engine.machines(), "nodes": self._loop.query(read).result(timeout=10)}
+
+    def until(self, name: str, until_ms: int) -> dict[str, Any]:
+        """Set the machine's nodes aside from its end on: nothing is placed that would not be over, the rest drains."""
+
+        def read(control: Control) -> tuple[list[str], list[int]]:
+            nodes = sorted(node.name for node in control.state.nodes.values() if node.machine == name)
+            old = [
+                each.reservation_id
+                for each in control.state.reservations.values()
+                if each.note == UNTIL_NOTE and set(each.nodes) & set(nodes)
+            ]
+            return nodes, old
+
+        nodes, old = self._loop.query(read).result(timeout=10)
+        for number in old:
+            self._loop.submit(EndReservation(reservation_id=number, by=self._by)).result(timeout=10)
+        if until_ms <= 0:
+            return {"nodes": nodes}
+        wanted = Reservation(
+            reservation_id=0,
+            nodes=tuple(nodes),
+            from_ms=until_ms,
+            to_ms=max(until_ms, self._now_ms()) + RESERVED_DAYS * DAY_MS,
+            by=self._by,
+            maintenance=True,
+            note=UNTIL_NOTE,
+        )
+        self._loop.submit(MakeReservation(reservation=wanted)).result(timeout=10)
+        return {"nodes": nodes}
+
+    def leave(self, name: str, *, force: bool) -> dict[str, Any]:
+        """Say whether a machine may leave. Raises: Conflict that lists its members, unless forced."""
+        members = self._members(name)
+        if members and not force:
+            raise Conflict(
+                f"{name} still has live members ({len(members)}): {', '.join(members[:10])}",
+                code="NODE_BUSY",
+                fix="`airyard drain` its nodes and wait; --force leaves the members running until it joins again",
+                details={"members": members},
+            )
+        return {"members": members}
+
+    def _members(self, machine: str) -> list[str]:
+        def read(control: Control) -> list[str]:
+            return [
+                str(attempt.member_key(member.index))
+                for _, attempt in control.state.live_attempts()
+                for member in attempt.members
+                if member.machine == machine and not member.released
+            ]
+
+        return self._loop.query(read).result(timeout=10)
+
+
+def probe(address: str, port: int, nonce: str) -> str | None:
+    """Return why a machine that listens there for us cannot be reached; None when it can."""
+    try:
+        with socket.create_connection((address, port), timeout=PROBE_S) as stream:
+            stream.settimeout(PROBE_S)
+            answer = stream.recv(256).decode(errors="replace")
+    except OSError as error:
+        return str(error.strerror or error)
+    return None if secrets.compare_digest(answer, nonce) else "something else answers there"
