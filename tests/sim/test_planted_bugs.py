@@ -17,7 +17,7 @@ from airyard.app import planning
 from airyard.app.control import Control
 from airyard.core import evolve
 from airyard.core.commands import ReportKind
-from airyard.core.decide import gang, judge, members, placing, timers
+from airyard.core.decide import gang, judge, members, operating, placing, timers
 from airyard.core.run import MemberPhase
 from airyard.core.scheduling import nodes, planner
 from airyard.core.state import ClusterState
@@ -113,6 +113,16 @@ def reservations_ask_nobody_to_leave() -> Any:
     return patch.object(timers, "leaving", lambda *_: None)
 
 
+def drains_ask_nobody_to_leave() -> Any:
+    nobody = [patch.object(module, "ask_to_leave", lambda *_: None) for module in (operating, timers)]
+    return both(*nobody)
+
+
+def a_word_of_death_is_taken_of_the_living() -> Any:
+    """The machine may have been back since, with new processes on it."""
+    return patch.object(operating, "_check_away", lambda *_: None)
+
+
 def reserved_nodes_are_given_away() -> Any:
     """Neither the planner nor the commit sees that a node is reserved."""
     return both(
@@ -169,6 +179,8 @@ PLANTS = [
     a_plan_is_made_once,
     the_tree_outlives_its_report,
     reservations_ask_nobody_to_leave,
+    drains_ask_nobody_to_leave,
+    a_word_of_death_is_taken_of_the_living,
     reserved_nodes_are_given_away,
     runners_are_not_told_of_a_new_limit,
     a_held_run_may_start,

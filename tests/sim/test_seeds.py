@@ -54,6 +54,8 @@ def test_every_kind_of_trouble_happened() -> None:
     wanted |= {f"event: {kind}" for kind in codec.EVENT_TYPES} - NEVER_SEEN
     wanted |= {"people: resume done", "people: submit found its own run", "people: submit refused"}
     wanted |= {f"people: {what} {how}" for what in ("update", "reserve") for how in ("done", "refused")}
+    wanted |= {f"operators: {what}" for what in ("cordon", "uncordon", "drain", "confirm dead")}
+    wanted |= {"operators: confirm dead refused", "operators: drain was so already"}
     assert not sorted(wanted - NOT_YET - set(seen))
     assert not sorted(NOT_YET & set(seen)), "no longer true: take it out of NOT_YET"
 

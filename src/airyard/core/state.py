@@ -342,9 +342,9 @@ class ClusterState:
         machines = [codec.decode(Machine, item) for item in data["machines"]]
         nodes = [codec.decode(Node, item) for item in data["nodes"]]
         runs = [codec.decode(Run, item) for item in data["runs"]]
-        # Snapshots of before cordons were kept say only that a node has one.
-        cordons = {node.name: Cordon(by="", at_ms=0) for node in nodes if node.cordoned}
-        cordons |= {name: codec.decode(Cordon, item) for name, item in data.get("cordons", ())}
+        cordons = {name: codec.decode(Cordon, item) for name, item in data.get("cordons", ())}
+        if "cordons" not in data:  # a snapshot of before they were kept: it says only which nodes have one
+            cordons = {node.name: Cordon(by="", at_ms=0) for node in nodes if node.cordoned}
         reservations = [codec.decode(Reservation, item) for item in data.get("reservations", ())]
         state = cls(
             seq=data["seq"],

@@ -1,4 +1,4 @@
-"""What people do in a simulated yard: submit, cancel at bad moments, resume, close nodes.
+"""What people do in a simulated yard: submit, cancel at bad moments, resume.
 
 Owns: the mix of workloads and the clients' patience. Must not know: how the yard works inside.
 """
@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airyard.core import events
-from airyard.core.commands import Command, CordonNodes, SubmitRun, UncordonNodes, UpdateRun
+from airyard.core.commands import Command, SubmitRun, UpdateRun
 from airyard.core.decide import Submitted
 from airyard.core.errors import AiryardError, Unavailable
 from airyard.core.run import Outcome
@@ -182,11 +182,6 @@ class People:
         if command.attempt_timeout_s == 0 and "for=ever" in command_line:
             self.endless.add(command.run_id)
         self.ask(command, then)
-
-    def cordon(self, node: str, *, cordoned: bool) -> None:
-        """Close or open a node."""
-        close = CordonNodes(nodes=(node,), by="op", reason="looks odd")
-        self.ask(close if cordoned else UncordonNodes(nodes=(node,), by="op"))
 
 
 def _with_priority(compute: Compute, priority: Priority) -> Compute:

@@ -1,4 +1,4 @@
-"""Promises about what was changed after submit: holds, begins, time limits, reservations.
+"""Promises about what was changed after submit: holds, begins, time limits, reservations, cordons and drains.
 
 Owns: what is checked of them in the journal and among the processes. Must not know: how they are kept.
 What takes time is checked to the second only in a calm world: elsewhere servers die and machines are cut off.
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from airyard.core import events
 from airyard.core.actions import StartMember
+from airyard.core.decide.draining import drains_on, leave_ms
 from airyard.core.decide.grace import grace_of
 from airyard.core.ids import AttemptKey
 from airyard.core.policy import Reservation
@@ -38,6 +39,9 @@ class Promises:
         run = state.runs[event.run_id]
         if run.held or run.begin_ms > at_ms:
             raise Broken(f"run {run.run_id} starts at {at_ms}: held {run.held}, begin {run.begin_ms}")
+        closed = [member.node for member in event.attempt.members if member.node in state.cordons]
+        if closed:
+            raise Broken(f"run {run.run_id} starts on {closed}, which is cordoned")
         for reservation in state.reservations.values():
             for member in event.attempt.members:
                 if reservation.bars(member.node, run.project, at_ms, at_ms + 1):
@@ -73,6 +77,7 @@ class Promises:
         for run, attempt in state.live_attempts():
             for reservation in state.reservations.values():
                 self._asked_to_leave(reservation, run, attempt, at_ms)
+            self._asked_by_a_drain(state, run, attempt, at_ms)
             if self._calm:
                 self._within_its_limit(run, attempt, at_ms)
         if not self._calm:
@@ -84,6 +89,23 @@ class Promises:
                     gone_ms = reservation.from_ms + grace_of(tree_run) * 1000 + GONE_WITHIN_MS
                     if gone_ms < at_ms < reservation.to_ms:
                         raise Broken(f"processes of {tree.key} live on {tree.node}, which is in maintenance")
+
+    def _asked_by_a_drain(self, state: ClusterState, run: Run, attempt: Attempt, at_ms: int) -> None:
+        """Who is on a drained node is asked at once, or a grace before the deadline."""
+        for node, drain in drains_on(state, attempt):
+            due_ms = leave_ms(drain, run) + (GONE_WITHIN_MS if self._calm else ASKED_WITHIN_MS)
+            if attempt.stop is None and at_ms >= due_ms:
+                raise Broken(f"{attempt.key} on {node} was never asked to leave for the drain")
+
+    def _gone_by_the_deadline(self, state: ClusterState, tree: StartMember, at_ms: int) -> None:
+        """Nothing lives on a drained node once its deadline has passed, or without one the grace of its run."""
+        run, cordon = state.runs.get(tree.key.run_id), state.cordons.get(tree.node)
+        drain = cordon.drain if cordon is not None else None
+        if run is None or drain is None:
+            return
+        gone_ms = drain.at_ms + grace_of(run) * 1000 if drain.deadline_ms is None else drain.deadline_ms
+        if at_ms > gone_ms + GONE_WITHIN_MS:
+            raise Broken(f"processes of {tree.key} live on {tree.node}, which is drained")
 
     def _asked_to_leave(self, reservation: Reservation, run: Run, attempt: Attempt, at_ms: int) -> None:
         due_ms = max(reservation.from_ms, attempt.placed_ms) + (

@@ -21,6 +21,7 @@ from airyard.sim.faults import Injector
 from airyard.sim.journal import SimJournal
 from airyard.sim.machine import SimMachine
 from airyard.sim.network import Network
+from airyard.sim.operators import Operators
 from airyard.sim.people import People
 from airyard.sim.server import SimServer
 from airyard.sim.setting import Broken, Setting
@@ -64,6 +65,7 @@ class World:
         self.machines = [self._machine(name, nodes) for name, nodes in _yard(self.setting.chance)]
         names = [node.name for machine in self.machines for node in machine.nodes]
         self.changes = Changes(self.setting, self.people, self.truth, names)
+        self.operators = Operators(self.setting, self.people, self.truth, self.machines)
         self._closing = False
 
     def _machine(self, name: str, nodes: tuple[Node, ...]) -> SimMachine:
@@ -119,7 +121,7 @@ class World:
         self.people.arrive(chance.between(4, 12), TROUBLE_MS)
         Injector(self).begin()
         self.changes.begin()
-        self._cordons()
+        self.operators.begin(TROUBLE_MS)
         self.setting.later(TROUBLE_MS, self._heal)
         steps = 0
         problem = ""
@@ -146,14 +148,6 @@ class World:
             tail=tuple(self.setting.tail),
         )
 
-    def _cordons(self) -> None:
-        chance = self.setting.chance
-        if chance.roll(0.4):
-            node = chance.pick(chance.pick(self.machines).nodes).name
-            chance.seen["people: cordon"] += 1
-            self.setting.later(chance.between(0, TROUBLE_MS), lambda: self.people.cordon(node, cordoned=True))
-            self.setting.later(TROUBLE_MS + 15_000, lambda: self.people.cordon(node, cordoned=False))
-
     def _heal(self) -> None:
         """End all faults: from here on everything must come to its end within a bounded time."""
         self.setting.trace("world", "all faults end")
@@ -175,10 +169,7 @@ class World:
             if run_id in self.truth.state.runs:
                 self.people.cancel(run_id)
         self.changes.release_all()
-        for node in self.truth.state.nodes.values():
-            # A late or repeated request may have closed it again.
-            if node.cordoned:
-                self.people.cordon(node.name, cordoned=False)
+        self.operators.open_all()
         self.setting.later(NAG_MS, self._nag)
 
     def _at_rest(self) -> bool:
