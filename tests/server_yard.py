@@ -7,8 +7,6 @@ is no engine: tests say what machines and runners report by handing the commands
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import json
 from collections import deque
 from collections.abc import Coroutine, Sequence
@@ -27,15 +25,17 @@ from airyard.adapters.tracking_off import NullTracker
 from airyard.app.changes import ChangeFeed
 from airyard.app.loop import ControlLoop
 from airyard.app.retention import RetentionPolicy
+from airyard.core.access.people import People
 from airyard.core.actions import Action
 from airyard.core.cluster import Device, Machine, Node
 from airyard.core.commands import MachineSeen, MemberReports, Report, ReportKind
-from airyard.core.errors import Denied
 from airyard.core.ids import MemberKey
 from airyard.core.log_frames import LogRecord, LogStream, encode
 from airyard.core.run import Cause, Exit, LogClose, Run
 from airyard.server.app import create_app
-from airyard.server.context import Principal, ServerContext
+from airyard.server.audit import AuditLog
+from airyard.server.auth import Gatekeeper
+from airyard.server.context import AccessParts, ServerContext
 
 TOKEN = "ayt_" + "x" * 43
 HEADERS = {"authorization": f"Bearer {TOKEN}"}
@@ -50,6 +50,7 @@ class Yard:
         server.mkdir(parents=True)
         self.actions: list[Action] = []
         self.stopped = asyncio.Event()
+        self.users = People(owner="ada")
         changes, clock = ChangeFeed(), SystemClock()
         journal = SqlJournal(server / "journal.db")
         self.loop = ControlLoop(journal=journal, clock=clock, do=self.actions.extend, changes=changes)
@@ -76,17 +77,38 @@ class Yard:
             has_environment=lambda workload: None,
             tidy_nodes=lambda age_ms, cap_bytes, dry_run: {},
             containment=lambda: {"kind": "cookie", "limits": "", "reason": "a test"},
-            authorise=_authorise,
-            identity_proof=lambda nonce: hmac.new(TOKEN.encode(), nonce.encode(), hashlib.sha256).hexdigest(),
-            session_cookie=lambda: "once",
+            access=self._access(server),
             shutdown=self.stopped.set,
         )
         self.app = create_app(self.context)
         self._number: dict[MemberKey, int] = {}
         self.join_machine("host", cpu_slots=cpu_slots, gpu_nodes=gpu_nodes)
 
+    def _access(self, folder: Path) -> AccessParts:
+        """Have the real gatekeeper over ``users``, which a test may replace."""
+        gate = Gatekeeper(owner="ada", token=TOKEN, attempt_key=b"k" * 32, people=lambda: self.users)
+        gate.connect(
+            lambda token_id: self.loop.peek(lambda control: control.state.tokens.get(token_id)),
+            SystemClock().now_ms,
+        )
+        self.gate = gate
+        return AccessParts(
+            authorise=gate.authorise,
+            still=gate.still,
+            proof=gate.proof,
+            link=gate.one_time_link,
+            people=lambda: self.users,
+            audit=AuditLog(folder / "audit"),
+            used_ms=gate.used_ms,
+        )
+
+    def as_attempt(self) -> dict[str, str]:
+        """Return the headers of the first run's first member."""
+        return {"authorization": f"Bearer {self.gate.attempt_token(MemberKey(1, 0, 0))}"}
+
     def stop(self) -> None:
         self.loop.stop()
+        self.context.access.audit.close()
         self.context.reads.close()  # type: ignore[attr-defined]  # the SQL adapter has one
         self.context.logs.close()  # type: ignore[attr-defined]  # the file adapter has one
 
@@ -188,16 +210,6 @@ class Yard:
         )
         self.context.logs.append(key, frames)
         self.context.changes.publish([key.run_id])
-
-
-def _authorise(header: str | None, session: str | None) -> Principal:
-    if header == f"Bearer {TOKEN}":
-        return Principal(name="ada")
-    if header == "Bearer attempt":
-        return Principal(name="ada", member=MemberKey(1, 0, 0))
-    error = Denied("the token was not accepted", code="UNAUTHENTICATED")
-    error.http_status = 401  # type: ignore[misc]  # as the real gatekeeper does
-    raise error
 
 
 def workload(**changes: Any) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from airyard.core.workload import Workload
 
 PREPARE_NUMBER = 1
 ENVIRONMENT_TIMEOUT_S = 1800
-SecretLookup = Callable[[str, str, str], tuple[str, bool]]
-"""(owner, scope, key) -> (value, whether it is masked). Raises: NotFound."""
+SecretLookup = Callable[[Run, str, str], tuple[str, bool]]
+"""(run, scope, key) -> (value, whether it is masked). Raises: NotFound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class OrderDesk:
         for name, reference in run.workload.secrets_of(member.index).items():
             scope, _, key = reference.partition("/")
             try:
-                value, mask = self.secret(run.owner, scope, key)
+                value, mask = self.secret(run, scope, key)
             except AiryardError as error:
                 return {}, [], f"secret {reference} of variable {name}: {error.message}"
             values[name] = value

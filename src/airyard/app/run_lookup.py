@@ -6,6 +6,8 @@ Owns: the reading of a run's reference, near misses. Must not know: HTTP, the st
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from airyard.core.codec import decode
 from airyard.core.errors import Conflict, Fix, NotFound, UserError
@@ -15,6 +17,9 @@ from airyard.ports.read_store import ReadStore, RunFilter
 
 LIVE = ("QUEUED", "ACTIVE")
 _LOOKED_THROUGH = 500
+_MOST_LOOKED_AT = 10_000
+Sight = Callable[[Run], bool]
+"""Whether somebody may know of a run."""
 _SHOWN = 10
 
 
@@ -23,32 +28,75 @@ def run_from(row: RunRow) -> Run:
     return decode(Run, row.record)
 
 
-def find_run(reads: ReadStore, ref: str, owner: str, *, sole: bool = False) -> Run:
+def find_run(reads: ReadStore, ref: str, owner: str, *, sole: bool = False, sees: Sight | None = None) -> Run:
     """Return the run that ``ref`` names: a number, ``@last`` (of ``owner``), ``tag:k=v``, or a name.
 
-    Of several runs of one name the newest live one is meant, else the newest; with ``sole`` none is.
+    Of several runs of one name the newest live one is meant, else the newest; with ``sole`` none is. ``sees`` leaves
+    out runs that are not to be known of, as if there were none; None leaves out nothing.
     Raises: NotFound with near misses; Conflict (``AMBIGUOUS``) when a tag fits several; UserError.
     """
-    return run_from(find_row(reads, ref, owner, sole=sole))
+    return run_from(find_row(reads, ref, owner, sole=sole, sees=sees))
 
 
-def find_row(reads: ReadStore, ref: str, owner: str, *, sole: bool = False) -> RunRow:
+def find_row(
+    reads: ReadStore, ref: str, owner: str, *, sole: bool = False, sees: Sight | None = None
+) -> RunRow:
     """Return the row of the run that ``ref`` names; see ``find_run``."""
+    seen = _Seen(reads, sees)
     if ref.isascii() and ref.isdigit():
-        return _by_number(reads, ref)
+        return _by_number(seen, ref)
     if ref == "@last":
-        found = reads.runs(RunFilter(owner=owner, limit=1))
+        found = seen.runs(RunFilter(owner=owner, limit=1))
         if not found:
             raise NotFound("there is no run yet", code="RUN_NOT_FOUND", fix=_how_to_run())
         return found[0]
     if ref.startswith("tag:"):
-        return _by_tag(reads, ref)
+        return _by_tag(seen, ref)
     if ref.startswith("@"):
         raise UserError(f"{ref!r} names no run; `@last` is the newest one", code="BAD_REFERENCE")
-    return _by_name(reads, ref, sole)
+    return _by_name(seen, ref, sole)
 
 
-def _by_number(reads: ReadStore, ref: str) -> RunRow:
+class _Seen:
+    """The read tables without the runs that are not to be known of."""
+
+    def __init__(self, reads: ReadStore, sees: Sight | None) -> None:
+        self._reads, self._sees = reads, sees
+
+    def run(self, run_id: int) -> RunRow | None:
+        """Return one run."""
+        row = self._reads.run(run_id)
+        return row if row is None or self._sees is None or self._sees(run_from(row)) else None
+
+    def runs(self, wanted: RunFilter) -> Sequence[RunRow]:
+        """Return runs, newest first."""
+        if self._sees is None:
+            return self._reads.runs(wanted)
+        found, _ = seen_rows(self._reads, wanted, self._sees)
+        return found
+
+
+def seen_rows(reads: ReadStore, wanted: RunFilter, sees: Sight) -> tuple[list[RunRow], int | None]:
+    """Return the runs of a filter that may be seen, and behind which run to go on where not all were looked at.
+
+    Cost: at most ``_MOST_LOOKED_AT`` rows, of which each is rebuilt.
+    """
+    found: list[RunRow] = []
+    before, looked = wanted.before, 0
+    while looked < _MOST_LOOKED_AT:
+        rows = reads.runs(replace(wanted, before=before, limit=_LOOKED_THROUGH))
+        for row in rows:
+            if sees(run_from(row)):
+                found.append(row)
+                if len(found) == wanted.limit:
+                    return found, None
+        if len(rows) < _LOOKED_THROUGH:
+            return found, None
+        looked, before = looked + len(rows), rows[-1].run_id
+    return found, before
+
+
+def _by_number(reads: _Seen, ref: str) -> RunRow:
     number = int(ref) if len(ref) < 19 else -1
     row = reads.run(number) if number > 0 else None
     if row is not None:
@@ -63,7 +111,7 @@ def _by_number(reads: ReadStore, ref: str) -> RunRow:
     )
 
 
-def _by_tag(reads: ReadStore, ref: str) -> RunRow:
+def _by_tag(reads: _Seen, ref: str) -> RunRow:
     key, sign, value = ref.removeprefix("tag:").partition("=")
     if not key or not sign:
         raise UserError(f"{ref!r} is not tag:key=value", code="BAD_REFERENCE")
@@ -85,7 +133,7 @@ def _ambiguous(what: str, ids: list[int]) -> Conflict:
     )
 
 
-def _by_name(reads: ReadStore, ref: str, sole: bool) -> RunRow:
+def _by_name(reads: _Seen, ref: str, sole: bool) -> RunRow:
     if sole:
         named = reads.runs(RunFilter(name=ref, limit=_SHOWN + 1))
         if len(named) > 1:

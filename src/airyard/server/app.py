@@ -5,7 +5,7 @@ Owns: what is put together into one ASGI application. Must not know: how the par
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
 import airyard
 from airyard.core.errors import AiryardError, Denied
 from airyard.server import (
+    routes_access,
     routes_admin,
     routes_changes,
     routes_code,
@@ -31,7 +32,10 @@ from airyard.server import (
     routes_submit,
     routes_yard,
 )
-from airyard.server.context import ServerContext
+from airyard.server.access import authorise_route
+from airyard.server.audit import AuditTrail, note_of
+from airyard.server.auth import unauthenticated
+from airyard.server.context import Principal, ServerContext
 from airyard.server.errors import RequestShell, add_error_handlers, error_response
 from airyard.server.requests import PREFIX
 from airyard.wire import native
@@ -46,7 +50,8 @@ _STATUSES = (400, 401, 403, 404, 409, 503)
 def create_app(context: ServerContext, *, lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
     """Return the application over a server's parts; further routers may be included afterwards.
 
-    Only paths below ``/api`` are gated here; routes elsewhere, and those of runners, check their callers themselves.
+    Every route has an entry in ``route_rights``; those of runners and of MLflow's proxy check their callers
+    themselves.
     """
     app = FastAPI(
         title="Airyard",
@@ -56,6 +61,7 @@ def create_app(context: ServerContext, *, lifespan: Lifespan[FastAPI] | None = N
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
+        dependencies=[Depends(authorise_route)],
         responses={status: {"model": native.ErrorAnswer} for status in _STATUSES},
     )
     app.state.context = context
@@ -76,6 +82,7 @@ def create_app(context: ServerContext, *, lifespan: Lifespan[FastAPI] | None = N
         routes_policy,
         routes_reservations,
         routes_secrets,
+        routes_access,
         routes_admin,
     ):
         app.include_router(part.router)
@@ -84,6 +91,7 @@ def create_app(context: ServerContext, *, lifespan: Lifespan[FastAPI] | None = N
     # The last one added is the outermost.
     app.add_middleware(BodyLimit)
     app.add_middleware(Gate, context=context)
+    app.add_middleware(AuditTrail, log=context.access.audit)
     app.add_middleware(RequestShell)
     return app
 
@@ -112,7 +120,9 @@ class Gate:
             await self._app(scope, receive, send)
             return
         try:
-            principal = self._context.authorise(_header(scope, b"authorization"), None)
+            principal = self._context.access.authorise(_header(scope, b"authorization"), None)
+            if (note := note_of(scope)) is not None:
+                note.principal = principal
             if principal.member is not None:
                 raise Denied(
                     "an attempt's token reaches only the runner's part of this API and MLflow",
@@ -122,7 +132,29 @@ class Gate:
             await error_response(error)(scope, receive, send)
             return
         scope["principal"] = principal
-        await self._app(scope, receive, send)
+        await self._serve(principal, scope, receive, send)
+
+    async def _serve(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request as long as its token counts: a revoked one ends long polls and streams, too."""
+        started = False
+
+        async def send_while_valid(message: Message) -> None:
+            nonlocal started
+            if not self._context.access.still(principal):
+                raise _Revoked
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_while_valid)
+        except _Revoked:
+            if not started:
+                await error_response(unauthenticated(given=True))(scope, receive, send)
+            # Else the answer is cut where it is, as one of a server that ends.
+
+
+class _Revoked(Exception):
+    """The token of a request that is being answered counts no more."""
 
 
 def _header(scope: Scope, name: bytes) -> str | None:

@@ -1,6 +1,6 @@
-"""Who is calling: the owner by token or browser session, a runner or user code by attempt token.
+"""Who is calling: by the owner's token, a token that was given out, a browser session, or an attempt's token.
 
-Owns: making and checking tokens. Must not know: routes, or what a caller may do.
+Owns: making and checking tokens and sessions. Must not know: routes, or what a caller may do.
 """
 
 from __future__ import annotations
@@ -10,26 +10,47 @@ import hmac
 import secrets
 import threading
 import time
+from collections.abc import Callable
 
+from airyard.core.access.people import People
+from airyard.core.access.principals import Principal
+from airyard.core.access.roles import Role
+from airyard.core.access.tokens import Token
 from airyard.core.errors import Denied, Fix, UserError
 from airyard.core.ids import MemberKey
-from airyard.server.context import Principal
 
 ATTEMPT_PREFIX = "aya_"
+TOKEN_PREFIX = "ayu_"
 ONE_TIME_S = 120.0
 SESSION_S = 12 * 3600.0
+NO_DIGEST = "0" * 64
+"""Compared with where no token is known, so that an unknown one takes as long as a wrong one."""
 
 
 class Gatekeeper:
-    """Checks every request's credentials. Any thread."""
+    """Checks every request's credentials. Any thread.
 
-    def __init__(self, *, owner: str, token: str, attempt_key: bytes) -> None:
+    ``find_token`` looks into the newest committed state; until ``connect`` no token but the owner's counts.
+    """
+
+    def __init__(
+        self, *, owner: str, token: str, attempt_key: bytes, people: Callable[[], People] | None = None
+    ) -> None:
         self._owner = owner
         self._token = token.encode()
         self._attempt_key = attempt_key
+        self._people = people or (lambda: People(owner=owner))
+        self._find_token: Callable[[str], Token | None] = lambda token_id: None
+        self._now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
         self._lock = threading.Lock()
-        self._links: dict[str, float] = {}
-        self._sessions: dict[str, float] = {}
+        self._links: dict[str, tuple[float, str]] = {}
+        self._sessions: dict[str, tuple[float, str]] = {}
+        self.used_ms: dict[str, int] = {}
+        """Token id → when it was used last."""
+
+    def connect(self, find_token: Callable[[str], Token | None], now_ms: Callable[[], int]) -> None:
+        """Begin to accept tokens that were given out."""
+        self._find_token, self._now_ms = find_token, now_ms
 
     def attempt_token(self, key: MemberKey) -> str:
         """Return the token by which one member's runner and user code speak to the server."""
@@ -38,25 +59,42 @@ class Gatekeeper:
     def _mac(self, key: MemberKey) -> str:
         return hmac.new(self._attempt_key, str(key).encode(), hashlib.sha256).hexdigest()
 
-    def proof(self, nonce: str) -> str:
-        """Return what only a holder of the owner's token can say to a nonce."""
-        return hmac.new(self._token, nonce.encode(), hashlib.sha256).hexdigest()
+    def proof(self, nonce: str, token_id: str | None = None) -> str:
+        """Return what only a holder of the owner's token, or of a token's digest, can say to a nonce.
+
+        Of a token that is not known it is chance: whether it exists is not said.
+        """
+        key = self._token
+        if token_id is not None:
+            token = self._find_token(token_id)
+            key = token.digest.encode() if token is not None else secrets.token_bytes(32)
+        return hmac.new(key, nonce.encode(), hashlib.sha256).hexdigest()
 
     def authorise(self, authorization: str | None, session: str | None) -> Principal:
         """Return who calls. Raises: Denied (401) without saying which part was wrong."""
+        found: Principal | None = None
         if authorization is not None:
             scheme, _, credential = authorization.partition(" ")
             if scheme.lower() == "bearer":
-                found = self._by_token(credential.strip())
-                if found is not None:
-                    return found
-        elif session is not None and self._session_is_live(session):
-            return Principal(name=self._owner)
-        raise unauthenticated(given=authorization is not None or session is not None)
+                found = self._by_credential(credential.strip())
+        elif session is not None:
+            found = self._by_session(session)
+        if found is None:
+            raise unauthenticated(given=authorization is not None or session is not None)
+        return found
 
-    def _by_token(self, credential: str) -> Principal | None:
+    def still(self, principal: Principal) -> bool:
+        """True while the caller's token counts; asked again and again of a stream that is long."""
+        if not principal.token_id:
+            return True
+        token = self._find_token(principal.token_id)
+        return token is not None and self._of_token(token) is not None
+
+    def _by_credential(self, credential: str) -> Principal | None:
         if hmac.compare_digest(credential.encode(), self._token):
-            return Principal(name=self._owner)
+            return self._owner_principal()
+        if credential.startswith(TOKEN_PREFIX):
+            return self._by_token(credential)
         if not credential.startswith(ATTEMPT_PREFIX):
             return None
         text, _, mac = credential[len(ATTEMPT_PREFIX) :].rpartition(".")
@@ -66,14 +104,47 @@ class Gatekeeper:
             return None
         if not hmac.compare_digest(mac.encode(), self._mac(key).encode()):
             return None
-        return Principal(name=self._owner, member=key)
+        return Principal(name=self._owner, role=Role.VIEWER, member=key)
 
-    def one_time_link(self) -> str:
-        """Return a code that a browser may change for a session once, within two minutes."""
+    def _by_token(self, credential: str) -> Principal | None:
+        token_id = credential[len(TOKEN_PREFIX) :].partition("_")[0]
+        token = self._find_token(token_id)
+        given = digest_of(credential)
+        same = hmac.compare_digest(given, token.digest if token is not None else NO_DIGEST)
+        if token is None or not same:
+            return None
+        if not token.counts(self._now_ms()):
+            raise _over(token)
+        found = self._of_token(token)
+        if found is not None:
+            self.used_ms[token.token_id] = self._now_ms()
+        return found
+
+    def _of_token(self, token: Token) -> Principal | None:
+        """Return who holds a token; nobody when it counts no more, or its user is not known any more."""
+        person = self._people().find(token.user) if token.counts(self._now_ms()) else None
+        if person is None:
+            return None
+        return Principal(
+            name=person.name,
+            role=person.role,
+            kind=token.kind,
+            groups=person.groups,
+            scope=token.scope,
+            project=token.project,
+            token_id=token.token_id,
+        )
+
+    def _owner_principal(self) -> Principal | None:
+        person = self._people().find(self._owner)
+        return Principal(name=person.name, role=person.role, groups=person.groups) if person else None
+
+    def one_time_link(self, principal: Principal) -> str:
+        """Return a code that a browser may change for the caller's session once, within two minutes."""
         code = secrets.token_urlsafe(24)
         with self._lock:
             _drop_old(self._links)
-            self._links[code] = time.monotonic() + ONE_TIME_S
+            self._links[code] = time.monotonic() + ONE_TIME_S, principal.token_id
         return code
 
     def session_for(self, code: str) -> str:
@@ -81,35 +152,71 @@ class Gatekeeper:
         with self._lock:
             _drop_old(self._links)
             _drop_old(self._sessions)
-            if self._links.pop(code, None) is None:
+            link = self._links.pop(code, None)
+            if link is None:
                 raise Denied(
                     "this link has been used or is older than two minutes",
                     code="LINK_EXPIRED",
                     fix=Fix(text="ask for a new one", command="airyard open ID"),
                 )
             session = secrets.token_urlsafe(32)
-            self._sessions[session] = time.monotonic() + SESSION_S
+            self._sessions[session] = time.monotonic() + SESSION_S, link[1]
             return session
 
-    def _session_is_live(self, session: str) -> bool:
+    def _by_session(self, session: str) -> Principal | None:
+        """Return whose session it is; that of a token ends with the token."""
         with self._lock:
-            return self._sessions.get(session, 0.0) > time.monotonic()
+            until, token_id = self._sessions.get(session, (0.0, ""))
+        if until <= time.monotonic():
+            return None
+        if not token_id:
+            return self._owner_principal()
+        token = self._find_token(token_id)
+        return self._of_token(token) if token is not None else None
+
+
+def digest_of(credential: str) -> str:
+    """Return what is kept of a token: SHA-256 in hex. Its secret is 32 random bytes, so no slower hash is needed."""
+    return hashlib.sha256(credential.encode()).hexdigest()
+
+
+def fresh_token() -> tuple[str, str]:
+    """Make a token; return its id and its text, which is shown once."""
+    token_id = secrets.token_hex(6)
+    return token_id, f"{TOKEN_PREFIX}{token_id}_{secrets.token_urlsafe(32)}"
 
 
 def unauthenticated(*, given: bool) -> Denied:
     """Return the refusal of a request without good credentials."""
-    error = Denied(
-        "the token was not accepted" if given else "this request carries no token",
-        code="UNAUTHENTICATED",
-        fix=Fix(
-            text="on the server's machine the token is in <home>/server/token; elsewhere set AIRYARD_TOKEN"
-        ),
+    return _as_401(
+        Denied(
+            "the token was not accepted" if given else "this request carries no token",
+            code="UNAUTHENTICATED",
+            fix=Fix(
+                text="on the server's machine the token is in <home>/server/token; elsewhere set AIRYARD_TOKEN"
+            ),
+        )
     )
+
+
+def _over(token: Token) -> Denied:
+    """Return the refusal of a token that counted once; only its holder gets to see it."""
+    what = "was revoked" if token.revoked_ms is not None else "has expired"
+    return _as_401(
+        Denied(
+            f"token {token.token_id} ({token.name}) of {token.user} {what}",
+            code="TOKEN_NOT_VALID",
+            fix=Fix(text="ask for a new one", command="airyard token create"),
+        )
+    )
+
+
+def _as_401(error: Denied) -> Denied:
     error.http_status = 401  # type: ignore[misc]  # 403 is for callers that are known
     return error
 
 
-def _drop_old(table: dict[str, float]) -> None:
+def _drop_old(table: dict[str, tuple[float, str]]) -> None:
     now = time.monotonic()
-    for key in [key for key, until in table.items() if until <= now]:
+    for key in [key for key, (until, _) in table.items() if until <= now]:
         del table[key]

@@ -38,6 +38,7 @@ from airyard.app.history import teach
 from airyard.app.loop import ControlLoop
 from airyard.app.orders import BaseEnvironment, OrderDesk, environment_order
 from airyard.app.tracking_runs import real_ids_for
+from airyard.core.access.tokens import Token
 from airyard.core.errors import AiryardError, Unavailable
 from airyard.core.ids import AttemptKey
 from airyard.core.run import RunState
@@ -45,17 +46,21 @@ from airyard.core.tracking_alias import alias_of
 from airyard.core.workload import DEFAULT_ENVIRONMENT_VERSION, Workload
 from airyard.server import routes_fleet, routes_runner, sources
 from airyard.server.app import create_app
+from airyard.server.audit import AuditLog
 from airyard.server.auth import Gatekeeper
 from airyard.server.config import Config
 from airyard.server.configured_policy import declare_configured, read_configured
-from airyard.server.context import Principal, ServerContext
+from airyard.server.context import AccessParts, Principal, ServerContext
 from airyard.server.effects import Effects
 from airyard.server.estimates import EstimateKeeper
 from airyard.server.fleet import FleetDesk, advertised, make_ray_engine
 from airyard.server.garbage import Collector
 from airyard.server.housekeeping import Housekeeper
 from airyard.server.mlflow_policy import AttemptScope
+from airyard.server.people_file import PeopleFile
 from airyard.server.premises import Premises
+from airyard.server.secret_rights import lookup
+from airyard.server.token_use import TokenUse
 from airyard.server.tracking import TrackingParts
 
 FIRST_HELLO_S = 30.0
@@ -76,6 +81,9 @@ class Server:
         self._home = home
         self._simulate = dict(simulate)
         self._declared = read_configured(config.policy.file)
+        file = config.people.file
+        self._people = PeopleFile(Path(file) if file is not None else None, owner=getpass.getuser())
+        self._insecure = False
         self._premises = Premises(home)
         self._clock = SystemClock()
         self._stop_asked = threading.Event()
@@ -103,7 +111,13 @@ class Server:
                 owner=getpass.getuser(),
                 token=self._premises.token(),
                 attempt_key=self._premises.attempt_key(),
+                people=self._people.current,
             )
+            token_use = TokenUse(folder / "token-use.json", gatekeeper.used_ms)
+            token_use.start()
+            parts.callback(token_use.stop)
+            self._audit = AuditLog(folder / "audit")
+            parts.callback(self._audit.close)
             engine = self._engine(url, host)
             effects = Effects(
                 engine=engine,
@@ -235,10 +249,25 @@ class Server:
             has_environment=has_environment,
             tidy_nodes=effects.tidy,
             containment=lambda: effects.containment,
-            authorise=gatekeeper.authorise,
-            identity_proof=gatekeeper.proof,
-            session_cookie=gatekeeper.one_time_link,
+            access=self._access(gatekeeper, loop),
             shutdown=self.ask_to_stop,
+        )
+
+    def _access(self, gatekeeper: Gatekeeper, loop: ControlLoop) -> AccessParts:
+        def find_token(token_id: str) -> Token | None:
+            return loop.peek(lambda control: control.state.tokens.get(token_id))
+
+        gatekeeper.connect(find_token, self._clock.now_ms)
+        return AccessParts(
+            authorise=gatekeeper.authorise,
+            still=gatekeeper.still,
+            proof=gatekeeper.proof,
+            link=gatekeeper.one_time_link,
+            people=self._people.current,
+            audit=self._audit,
+            used_ms=gatekeeper.used_ms,
+            problem=lambda: self._people.problem,
+            insecure=self._insecure,
         )
 
     def _await_first_hello(
@@ -274,7 +303,7 @@ class Server:
     def _app(self, context: ServerContext, gatekeeper: Gatekeeper, tracking: TrackingParts) -> FastAPI:
         desk = OrderDesk(
             bases=self._bases(),
-            secret=context.secrets.get,
+            secret=lookup(context.secrets, self._audit),
             tracking_uri=f"{context.url}/mlflow",
             yard=self._premises.yard_id(),
         )

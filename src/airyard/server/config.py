@@ -100,6 +100,13 @@ class PolicySection(_Section):
     """A yard.yaml; relative to the configuration file."""
 
 
+class PeopleSection(_Section):
+    """Where users, their roles and groups are declared."""
+
+    file: str | None = None
+    """A users.yaml; relative to the configuration file. Without one the owner is the only user."""
+
+
 def _environments() -> dict[str, EnvironmentSection]:
     return {version: EnvironmentSection() for version in ("4", "5", "6")}
 
@@ -113,6 +120,7 @@ class Config(_Section):
     environments: dict[str, EnvironmentSection] = Field(default_factory=_environments)
     retention: RetentionSection = RetentionSection()
     policy: PolicySection = PolicySection()
+    people: PeopleSection = PeopleSection()
 
     def retention_policy(self) -> RetentionPolicy:
         """Return the retention section as the rules of the application."""
@@ -163,10 +171,18 @@ def load_config(path: Path | None, *, home: Path) -> Config:
             details={"problems": problems},
             fix="docs/operate/configuration.md lists every key",
         ) from error
-    if config.policy.file is None:
-        return config
-    named = PolicySection(file=str(file.absolute().parent / Path(config.policy.file).expanduser()))
-    return config.model_copy(update={"policy": named})
+    folder = file.absolute().parent
+    return config.model_copy(
+        update={
+            "policy": PolicySection(file=_beside(folder, config.policy.file)),
+            "people": PeopleSection(file=_beside(folder, config.people.file)),
+        }
+    )
+
+
+def _beside(folder: Path, name: str | None) -> str | None:
+    """Return a path that the file names relative to itself."""
+    return None if name is None else str(folder / Path(name).expanduser())
 
 
 def _problem(item: Mapping[str, Any]) -> str:

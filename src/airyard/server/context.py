@@ -5,7 +5,7 @@ Owns: the list of parts, and the caller's identity. Must not know: how the parts
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from airyard.app.changes import ChangeFeed
 from airyard.app.loop import ControlLoop
+from airyard.core.access.people import People
+from airyard.core.access.principals import Principal
 from airyard.core.ids import MemberKey
 from airyard.core.workload import Workload
 from airyard.ports.blob_store import BlobStore
@@ -21,18 +23,36 @@ from airyard.ports.journal import Journal
 from airyard.ports.log_store import LogStore
 from airyard.ports.read_store import ReadStore
 from airyard.ports.secrets import SecretStore
+from airyard.server.audit import AuditLog
 
 if TYPE_CHECKING:
     from airyard.app.retention import RetentionPolicy
     from airyard.ports.tracker import Tracker
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Principal:
-    """Who sent a request: a person (``member`` is None), or the runner or user code of one member."""
+__all__ = ["AccessParts", "Principal", "ServerContext"]
 
-    name: str
-    member: MemberKey | None = None
+
+@dataclass(slots=True, kw_only=True)
+class AccessParts:
+    """Who there is, who calls, and what is written down about it."""
+
+    authorise: Callable[[str | None, str | None], Principal]
+    """(Authorization header, session cookie) -> who it is. Raises: Denied."""
+    still: Callable[[Principal], bool]
+    """Whether the token that a request came with counts still."""
+    proof: Callable[[str, str | None], str]
+    """(nonce, token id or None) -> hex HMAC-SHA256 under the owner's token, or under the digest of that token."""
+    link: Callable[[Principal], str]
+    """A fresh one-time code by which a browser gets the caller's session."""
+    people: Callable[[], People]
+    audit: AuditLog
+    used_ms: MutableMapping[str, int] = field(default_factory=dict)
+    """Token id → when it was used last."""
+    problem: Callable[[], str | None] = lambda: None
+    """What is wrong with the newest users file, while an older one counts."""
+    insecure: bool = False
+    """True where plain HTTP leaves this machine."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,12 +84,7 @@ class ServerContext:
     tidy_nodes: Callable[[int | None, int | None, bool], Mapping[str, Any]]
     """(age in ms, cap in bytes, dry run) -> what of the environments on nodes went, or would go."""
     containment: Callable[[], Mapping[str, Any]]
-    authorise: Callable[[str | None, str | None], Principal]
-    """(Authorization header, session cookie) -> who it is. Raises: Denied."""
-    identity_proof: Callable[[str], str]
-    """nonce -> hex HMAC-SHA256 under the owner's token."""
-    session_cookie: Callable[[], str]
-    """A fresh one-time token for ``airyard open``."""
+    access: AccessParts
     shutdown: Callable[[], None]
     clock_offsets_ns: dict[MemberKey, int] = field(default_factory=dict)
     progress: dict[MemberKey, tuple[str, str]] = field(default_factory=dict)

@@ -22,7 +22,8 @@ from airyard.app.run_lookup import find_run
 from airyard.app.views import Document, Lights, run_document
 from airyard.core.run import Run, RunState, Tracking
 from airyard.core.scheduling.plan import Refusal
-from airyard.server.context import Principal, ServerContext
+from airyard.server.access import Asker, require_run, sight
+from airyard.server.context import ServerContext
 
 T = TypeVar("T")
 PREFIX = "/api/v1"
@@ -35,14 +36,14 @@ def _context(request: Request) -> ServerContext:
     return found
 
 
-def _caller(request: Request) -> Principal:
-    # The gate (``app.py``) has put it there before any route is looked for.
-    found: Principal = request.scope["principal"]
+def _caller(request: Request) -> Asker:
+    # Put there by the dependency that every route has before its own (``access.authorise_route``).
+    found: Asker = request.scope["asker"]
     return found
 
 
 Context = Annotated[ServerContext, Depends(_context)]
-Caller = Annotated[Principal, Depends(_caller)]
+Caller = Annotated[Asker, Depends(_caller)]
 Ref = Annotated[str, Path(description="A run: its number, its name, `@last`, or `tag:key=value`.")]
 
 
@@ -66,17 +67,19 @@ async def inquire(context: ServerContext, read: Callable[[Planning], T]) -> T:
     return await settled(context.loop.inquire(read))
 
 
-async def run_of(context: ServerContext, caller: Principal, ref: str, *, sole: bool = False) -> Run:
-    """Return the run that ``ref`` names, as of the last commit.
+async def run_of(context: ServerContext, caller: Asker, ref: str, *, sole: bool = False) -> Run:
+    """Return the run that ``ref`` names, as of the last commit, if the caller may do to it what the route does.
 
     ``sole``: a name that several runs have is refused, where a wrong guess cannot be taken back.
-    Raises: NotFound, Conflict (``AMBIGUOUS``).
+    Raises: NotFound, also for a run that the caller may not see; Conflict (``AMBIGUOUS``); Denied.
     """
 
     def find() -> Run:
-        return find_run(context.reads, ref, caller.name, sole=sole)
+        return find_run(context.reads, ref, caller.name, sole=sole, sees=sight(context, caller.principal))
 
-    return await run_in_threadpool(find)
+    run = await run_in_threadpool(find)
+    require_run(context, caller, run)
+    return run
 
 
 async def quickly(context: ServerContext, read: Callable[[Planning], T]) -> T | None:

@@ -5,15 +5,19 @@ Owns: the wire side of this request. Must not know: which change is possible whe
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
 
 from airyard.core.commands import UpdateRun
 from airyard.core.decide import Updated
-from airyard.core.errors import Conflict, Fix, NotFound, UserError
+from airyard.core.errors import Conflict, Denied, Fix, NotFound, UserError
 from airyard.core.run import Run, RunState
 from airyard.core.workload import Priority
+from airyard.server.access import Asker
+from airyard.server.context import ServerContext
+from airyard.server.pool_rights import check_pool
 from airyard.server.requests import PREFIX, Caller, Context, Ref, ask, document, run_of
 from airyard.wire.changes import UpdateAnswer, UpdateRequest
 
@@ -31,6 +35,8 @@ async def update_run(context: Context, caller: Caller, ref: Ref, body: UpdateReq
             fix=f"name one of {', '.join(UpdateRequest.model_fields)}",
         )
     run = await run_of(context, caller, ref, sole=True)
+    if body.project is not None:
+        _check_project(context, caller, run, body.project)
     if run.state is RunState.ENDED:
         raise _ended(run)
     command = UpdateRun(
@@ -52,6 +58,17 @@ async def update_run(context: Context, caller: Caller, ref: Ref, body: UpdateReq
     now = await run_of(context, caller, str(run.run_id))
     changed = [_WIRE_NAMES.get(name, name) for name in reply.changed]
     return {"run": await document(context, now), "changed": changed, "warnings": list(reply.warnings)}
+
+
+def _check_project(context: ServerContext, caller: Asker, run: Run, project: str) -> None:
+    """Refuse to take a run out of the token's project, or into one that may not use its pool. Raises: Denied."""
+    confined = caller.principal.project
+    if confined not in (None, project):
+        raise Denied(f"this token is for project {confined}", code="OUT_OF_SCOPE")
+    workload = run.workload
+    if run.attempt is not None and run.attempt.live and run.attempt.pool:
+        workload = replace(workload, compute=replace(workload.compute, pool=run.attempt.pool))
+    check_pool(context, caller.principal, workload, project)
 
 
 def _ended(run: Run) -> Conflict:

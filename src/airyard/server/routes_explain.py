@@ -14,7 +14,9 @@ from airyard.app import explain_views, explaining
 from airyard.app.control import Control
 from airyard.app.views import Document, Lights, explanation, run_document
 from airyard.core.run import Run, RunState
+from airyard.server.access import sight
 from airyard.server.context import ServerContext
+from airyard.server.redaction import redacted
 from airyard.server.requests import PREFIX, Caller, Context, Ref, inquire, plain, query, run_of, tracking_url
 from airyard.wire import explain as wire
 
@@ -25,12 +27,14 @@ MAX_PAGE = 1000
 @router.get("/queue", tags=["yard"], responses={200: {"model": wire.QueueAnswer}})
 async def queue(
     context: Context,
+    caller: Caller,
     limit: Annotated[int, Query(ge=1)] = 100,
     offset: Annotated[int, Query(ge=0)] = 0,
 ) -> JSONResponse:
     """Return waiting runs in the order in which they are considered, each with ``position`` and ``pending``.
 
-    ``waiting`` counts all of them; ``next_offset`` asks for the page after this one.
+    ``waiting`` counts all of them; ``next_offset`` asks for the page after this one. Of a run that the caller may not
+    see there is only where it stands and what it asks (``hidden``).
     """
     now_ms, size = context.clock.now_ms(), min(limit, MAX_PAGE)
     page = await inquire(context, lambda planning: explaining.page(planning, offset, size, now_ms))
@@ -46,8 +50,14 @@ async def queue(
         etas={run_id: seen.eta for run_id, seen in page.rows if seen.eta is not None},
         tracking_url=lambda found: tracking_url(context, found),
     )
+    sees = sight(context, caller.principal)
+
+    def row(run: Run) -> Document:
+        shown = run_document(run, lights)
+        return shown if sees is None or sees(run) else redacted(shown)
+
     rows = [
-        {**run_document(runs[run_id], lights), "position": position}
+        {**row(runs[run_id]), "position": position}
         for position, (run_id, _) in enumerate(page.rows, start=offset + 1)
         if run_id in runs
     ]

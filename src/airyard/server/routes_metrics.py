@@ -48,7 +48,7 @@ async def run_page(context: Context, caller: Caller, ref: Ref) -> dict[str, Any]
         state = run.attempt.tracking.state.value.lower() if run.attempt else "not begun"
         raise NotFound(f"run {run.run_id} has no tracked run: tracking is {state}", code="NO_PAGE")
     page = f"/mlflow/#/experiments/{tracked.experiment_id}/runs/{tracked.run_id}"
-    code = context.session_cookie()
+    code = context.access.link(caller.principal)
     return {
         "run_id": run.run_id,
         "url": f"{context.url}/open?code={quote(code)}&to={quote(page, safe='')}",

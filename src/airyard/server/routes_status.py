@@ -20,7 +20,7 @@ from airyard.app.control import Control
 from airyard.app.explain_views import figures_document
 from airyard.app.views import rfc3339
 from airyard.server.context import ServerContext
-from airyard.server.requests import PREFIX, Context, query, quickly
+from airyard.server.requests import PREFIX, Caller, Context, query, quickly
 
 router = APIRouter(prefix=PREFIX, tags=["server"])
 PROTOCOL = 1
@@ -38,19 +38,21 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
 
 @router.get("/identify")
 async def identify(
-    context: Context, nonce: Annotated[str, Query(min_length=8, max_length=256)]
+    context: Context,
+    nonce: Annotated[str, Query(min_length=8, max_length=256)],
+    token: Annotated[str | None, Query(max_length=64, description="the id of a token, not the token")] = None,
 ) -> dict[str, Any]:
-    """Prove that this server holds the token, to a client that has not sent it. Needs no token."""
+    """Prove that this server holds the token, or knows the one of this id, to a client that has not sent it."""
     return {
         "service": "airyard",
         "version": airyard.__version__,
         "protocol": PROTOCOL,
-        "proof": context.identity_proof(nonce),
+        "proof": context.access.proof(nonce, token),
     }
 
 
 @router.get("/status")
-async def status(request: Request, context: Context) -> dict[str, Any]:
+async def status(request: Request, context: Context, caller: Caller) -> dict[str, Any]:
     """Return version, addresses, disk use per kind, MLflow's state, containment, counts, journal, estimates' error."""
 
     def read(control: Control) -> tuple[int, int]:
@@ -72,6 +74,19 @@ async def status(request: Request, context: Context) -> dict[str, Any]:
             "data": str(context.home / "server"),
             "node": str(context.home / "node"),
             "log": str(context.home / "server" / "server.log"),
+        },
+        "access": {
+            "you": {
+                "name": caller.name,
+                "role": caller.principal.role.value,
+                "kind": caller.principal.kind.value,
+                "scope": caller.principal.scope.value,
+                "project": caller.principal.project,
+                "token_id": caller.principal.token_id or None,
+            },
+            "users_file": context.access.people().declared,
+            "users_file_problem": context.access.problem(),
+            "insecure": context.access.insecure,
         },
         "containment": dict(context.containment()),
         "engine": context.engine_name,

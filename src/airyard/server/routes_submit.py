@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
@@ -15,14 +16,18 @@ from fastapi.concurrency import run_in_threadpool
 
 from airyard.app import dry_run, explaining
 from airyard.app.run_lookup import run_from
+from airyard.core.access.table import LEVELS
 from airyard.core.commands import SubmitRun
 from airyard.core.decide import admission
-from airyard.core.errors import Conflict, Fix, UserError
+from airyard.core.errors import Conflict, Denied, Fix, UserError
 from airyard.core.run import Run
 from airyard.core.workload import Workload, first_difference
 from airyard.server import sources
+from airyard.server.access import Asker, policy_of
 from airyard.server.context import Principal, ServerContext
+from airyard.server.pool_rights import check_pool
 from airyard.server.requests import PREFIX, Caller, Context, ask, document, inquire, query
+from airyard.server.secret_rights import usable
 from airyard.wire import native
 
 router = APIRouter(prefix=PREFIX, tags=["runs"])
@@ -38,10 +43,12 @@ async def submit_run(context: Context, caller: Caller, body: native.SubmitReques
         workload = body.workload.workload()
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"the workload is not valid: {error}") from error
+    workload = _kept_to(context, caller.principal, workload)
     source_hash = await run_in_threadpool(_prepare, context, caller, workload, body)
     warnings = [*_descriptive(workload), *await _durability(context, workload, body.allow_no_durable)]
     command = SubmitRun(
         owner=caller.name,
+        token_id=caller.principal.token_id,
         workload=workload,
         idempotency_key=body.idempotency_key or f"once-{secrets.token_hex(16)}",
         tracking_off=context.tracking_off,
@@ -97,9 +104,22 @@ def _ended(context: ServerContext, run_id: int) -> Run:
     return run_from(row)
 
 
-def _prepare(
-    context: ServerContext, caller: Principal, workload: Workload, body: native.SubmitRequest
-) -> str:
+def _kept_to(context: ServerContext, principal: Principal, workload: Workload) -> Workload:
+    """Return the workload within what the caller's token and the rights on pools leave open. Raises: Denied."""
+    confined = principal.project
+    if confined is not None and workload.project not in (None, confined):
+        raise Denied(
+            f"this token is for project {confined}, and the workload names project {workload.project}",
+            code="OUT_OF_SCOPE",
+            fix=f"set `project: {confined}`, or leave it out",
+        )
+    if confined is not None:
+        workload = replace(workload, project=confined)
+    project = workload.project or policy_of(context).project_for(principal.name)
+    return check_pool(context, principal, workload, project)
+
+
+def _prepare(context: ServerContext, caller: Asker, workload: Workload, body: native.SubmitRequest) -> str:
     """Check what the workload refers to, store its file and diff, and return the file's hash.
 
     One trip off the event loop.
@@ -147,13 +167,14 @@ def _check_code(context: ServerContext, workload: Workload) -> None:
         )
 
 
-def _check_secrets(context: ServerContext, caller: Principal, workload: Workload) -> None:
+def _check_secrets(context: ServerContext, caller: Asker, workload: Workload) -> None:
     """Raise UserError naming every secret that the workload refers to and nobody stored."""
     wanted = {value for _, value in workload.secrets}
     wanted |= {value for role in workload.roles for _, value in role.secrets}
     if not wanted:
         return
-    held = {f"{name.scope}/{name.key}" for name in context.secrets.names(caller.name)}
+    project = workload.project or policy_of(context).project_for(caller.name)
+    held = {f"{name.scope}/{name.key}" for name in usable(context.secrets, caller.name, project)}
     missing = sorted(wanted - held)
     if missing:
         what = "secrets that are" if len(missing) > 1 else "a secret that is"
@@ -180,8 +201,9 @@ def _check_environment(context: ServerContext, workload: Workload) -> None:
 def _descriptive(workload: Workload) -> list[str]:
     """Name what is stored and shown, but not enforced yet."""
     out = []
-    if workload.permissions:
-        out.append("permissions are stored and shown, but not enforced yet: this server has one user")
+    unknown = sorted({grant.level for grant in workload.permissions if grant.level not in LEVELS})
+    if unknown:
+        out.append(f"permissions: {', '.join(unknown)} is none of {', '.join(LEVELS)}, and gives no right")
     if workload.usage_policy_name or workload.usage_policy_id:
         out.append("usage_policy is stored and shown, but nothing is charged to it yet")
     if workload.environment.ai:

@@ -5,10 +5,11 @@ Owns: the fields and the reading of that file. Must not know: tokens, the server
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
 from airyard.core.access.people import People, Person, PoolRights
 from airyard.core.access.roles import Kind, Role
@@ -34,6 +35,13 @@ def _kind(value: Any) -> Kind:
     )
 
 
+def _name(value: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}", value):
+        return value
+    return refuse(f"{quoted(value)} is no name of a user: letters, digits, '.', '_', '-', '+' and '@'")
+
+
+UserName = Annotated[str, AfterValidator(_name)]
 RoleName = Annotated[Role, BeforeValidator(_role), WithJsonSchema({"enum": [role.value for role in Role]})]
 KindName = Annotated[Kind, BeforeValidator(_kind), WithJsonSchema({"enum": ["person", "service"]})]
 
@@ -57,7 +65,7 @@ class PoolRightsBlock(Block):
 class PeopleFile(Block):
     """The whole file."""
 
-    users: dict[NotBlank, PersonBlock | None] = setting("By name.", required=True)
+    users: dict[UserName, PersonBlock | None] = setting("By name.", required=True)
     pools: dict[NotBlank, PoolRightsBlock] | None = setting("By name; others are open.", shown_default="none")
 
 

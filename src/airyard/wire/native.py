@@ -244,6 +244,8 @@ class SecretRequest(Part):
 
     value: Annotated[str, Field(max_length=1 << 16)]
     unmasked: bool = False
+    project: Name | None = None
+    """Whose it is; one's own without."""
 
 
 class CollectRequest(Part):
@@ -461,6 +463,8 @@ class RunDoc(Answer):
     exit_code: int | None
     parameters: dict[str, Any]
     position: int | None = None
+    hidden: bool = False
+    """True in a queue for a run that the caller may not see: names, people, parameters are left out."""
 
 
 class RunAnswer(Answer):

@@ -145,10 +145,10 @@ def test_what_cannot_run_is_refused_with_the_reason(yard: Yard) -> None:
 def test_warnings_name_what_is_not_enforced(yard: Yard) -> None:
     async def scene() -> None:
         async with yard.client() as client:
-            granted = workload(permissions=[{"level": "CAN_VIEW", "user_name": "bob"}])
+            granted = workload(permissions=[{"level": "CAN_FLY", "user_name": "bob"}])
             answer = (await client.post("/runs", json={"workload": granted})).json()
             native.SubmitAnswer.model_validate(answer)
-            assert "permissions" in answer["warnings"][0]
+            assert "CAN_FLY" in answer["warnings"][0]
             yard.join_machine("other", cpu_slots=2)
             spread = workload(compute={"accelerator": "CPU", "nodes": 2})
             answer = (await client.post("/runs", json={"workload": spread})).json()

@@ -52,7 +52,7 @@ def test_nothing_is_told_without_a_token(yard: Yard, path: str) -> None:
         async with yard.client() as client:
             answer = await client.get(path, headers={"authorization": "Bearer wrong"})
             assert (answer.status_code, code(answer)) == (401, "UNAUTHENTICATED")
-            answer = await client.get(path, headers={"authorization": "Bearer attempt"})
+            answer = await client.get(path, headers=yard.as_attempt())
             assert (answer.status_code, code(answer)) == (403, "NOT_A_PERSON")
 
     play(scene())
@@ -78,7 +78,7 @@ def test_what_no_runner_reports_is_refused(yard: Yard, body: bytes) -> None:
 
     async def scene() -> None:
         async with yard.client() as client:
-            headers = {"authorization": "Bearer attempt"}
+            headers = yard.as_attempt()
             answer = await client.post("/runner/reports", content=body, headers=headers)
             expected = "BATCH_TOO_LARGE" if len(body) > MAX_BATCH_BYTES else "BAD_REPORT"
             assert (answer.status_code, code(answer)) == (400, expected)
@@ -103,13 +103,13 @@ def test_every_failure_has_the_wire_form(yard: Yard) -> None:
 
 
 def test_a_bug_becomes_a_500_that_tells_nothing_but_its_number(yard: Yard) -> None:
-    @yard.app.get("/api/v1/broken")
+    @yard.app.get("/open")
     def broken() -> None:
         raise ZeroDivisionError("a secret detail")
 
     async def scene() -> None:
         async with yard.client() as client:
-            answer = await client.get("/broken")
+            answer = await client.get("http://yard/open")
             assert (answer.status_code, code(answer)) == (500, "INTERNAL_ERROR")
             assert "secret" not in answer.text
             assert answer.headers["x-request-id"] in answer.json()["message"]

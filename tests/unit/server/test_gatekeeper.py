@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from airyard.core.access.principals import Principal
+from airyard.core.access.roles import Role
 from airyard.core.errors import Denied
 from airyard.core.ids import MemberKey
 from airyard.server.auth import Gatekeeper
 
 TOKEN = "ayt_0123456789abcdef0123456789abcdef"
 KEY = MemberKey(12, 0, 1)
+OWNER = Principal(name="ada", role=Role.ADMIN)
 
 
 @pytest.fixture
@@ -50,7 +53,7 @@ def test_anything_else_is_401_and_does_not_say_what_was_wrong(gate: Gatekeeper, 
 
 
 def test_a_link_gives_one_session_once(gate: Gatekeeper) -> None:
-    code = gate.one_time_link()
+    code = gate.one_time_link(OWNER)
     session = gate.session_for(code)
     assert gate.authorise(None, session).name == "ada"
     with pytest.raises(Denied, match="has been used"):
@@ -60,7 +63,7 @@ def test_a_link_gives_one_session_once(gate: Gatekeeper) -> None:
 
 
 def test_a_wrong_header_is_not_helped_by_a_good_session(gate: Gatekeeper) -> None:
-    session = gate.session_for(gate.one_time_link())
+    session = gate.session_for(gate.one_time_link(OWNER))
     with pytest.raises(Denied):
         gate.authorise("Bearer wrong", session)
 

@@ -1,0 +1,62 @@
+"""Pools that only some may use: a run is kept to those that its caller may.
+
+Owns: that check at submit, resume and a change of project. Must not know: the planner. Rights on pools are the users
+file's, which the planner does not read: a run that names no pool is pinned to the one that it may use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airyard.app.control import Control
+from airyard.core.access.principals import Principal
+from airyard.core.access.roles import Thing, Verb
+from airyard.core.access.table import Facts, allowed
+from airyard.core.errors import Denied, UserError
+from airyard.core.scheduling.snapshot import offers_of
+from airyard.core.workload import Workload
+from airyard.server.context import ServerContext
+
+
+def check_pool(context: ServerContext, principal: Principal, workload: Workload, project: str) -> Workload:
+    """Return the workload, with its pool named where others of its kind are closed to the caller.
+
+    Raises: Denied (``POOL_NOT_ALLOWED``); UserError (``NAME_A_POOL``) when several are open and some are not.
+    """
+    people = context.access.people()
+    if not people.pools:
+        return workload
+    compute = workload.compute
+
+    def fitting(control: Control) -> set[str]:
+        return {
+            view.pool
+            for view, _ in offers_of(control.state)
+            if view.model == compute.model
+            and (compute.model is not None or view.accelerator == compute.accelerator)
+        }
+
+    pools = {compute.pool} if compute.pool is not None else context.loop.peek(fitting)
+    open_ = sorted(pool for pool in pools if _admits(context, principal, pool, project))
+    if len(open_) == len(pools):
+        return workload
+    if not open_:
+        raise Denied(
+            f"{principal.name} may not use pool {', '.join(sorted(pools))} for project {project}",
+            code="POOL_NOT_ALLOWED",
+            details={"pools": sorted(pools), "project": project},
+            fix="an admin of this yard opens a pool with `pools` in the users file",
+        )
+    if len(open_) > 1:
+        raise UserError(
+            f"not every pool of {compute.accelerator} is open to {principal.name}; these are: {', '.join(open_)}",
+            code="NAME_A_POOL",
+            details={"pools": open_},
+            fix="name one of them with compute.pool_id",
+        )
+    return replace(workload, compute=replace(compute, pool=open_[0]))
+
+
+def _admits(context: ServerContext, principal: Principal, pool: str, project: str) -> bool:
+    admitted = context.access.people().may_use(principal, pool, project)
+    return allowed(principal, Verb.USE, Thing.POOL, Facts(project=project, admitted=admitted)).allowed
