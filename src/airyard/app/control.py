@@ -7,7 +7,7 @@ The production loop (``loop.py``) and the simulator drive the same object.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import airyard
 from airyard.app.projection import changes_between
@@ -62,6 +62,9 @@ class Batch:
     actions: tuple[Action, ...]
     changed_runs: frozenset[int]
     events: int
+    caught_up: bool = False
+    """Events were found that had been journalled although nobody said so: their starts and kills were never issued,
+    and are settled when the machines say hello again."""
 
 
 class Control:
@@ -78,6 +81,8 @@ class Control:
         self._told: tuple[object, ...] | None = None
         self._spent: frozenset[str] = frozenset()
         self._plan: Plan | None = None
+        self._unsure = False
+        """The journal failed: it may have more events of ours than the state has taken in."""
         self.events_since_snapshot = 0
 
     def open(self) -> list[Action]:
@@ -109,6 +114,52 @@ class Control:
         A command that is refused gets its error and leaves no trace. When the journal refuses, nothing has happened and
         every command gets the journal's error. Cost: a copy of the state's maps, unless nothing happens.
         """
+        if not self._unsure:
+            return self._commit(commands)
+        try:
+            owed, changed = self._catch_up()
+        except AiryardError as error:
+            self._note_refused(commands)
+            return Batch(answers=(error,) * len(commands), actions=(), changed_runs=frozenset(), events=0)
+        batch = self._commit(commands)
+        if changed is None:
+            return batch
+        return replace(
+            batch,
+            actions=(*owed, *batch.actions),
+            changed_runs=batch.changed_runs | changed,
+            caught_up=True,
+        )
+
+    def _catch_up(self) -> tuple[Sequence[Action], frozenset[int] | None]:
+        """Take in what the journal has beyond this state; return what is owed since, and the runs that changed, if any.
+
+        An append that failed may have been written after all (the answer was lost on its way). What another server
+        wrote is not taken in: the next append meets the fence.
+        """
+        draft, missed = self.state.copy(), []
+        for entry in self._journal.events_after(draft.seq):
+            if entry.epoch != draft.epoch:
+                break
+            draft.apply(entry)
+            missed.append(entry)
+        self._unsure = False
+        if not missed:
+            return (), None
+        touched = _touched(missed)
+        changed = frozenset(draft.runs if touched is None else touched)
+        self._note_changes(changed, draft)
+        self._plan_due = True
+        draft.departed.clear()
+        self.state = draft
+        self.events_since_snapshot += len(missed)
+        return outstanding(draft), changed
+
+    def _note_refused(self, commands: Sequence[Command]) -> None:
+        """Note that nothing came of commands: a plan that could not be carried out must not be the last one."""
+        self._plan_due |= any(isinstance(command, CommitPlan) for command in commands)
+
+    def _commit(self, commands: Sequence[Command]) -> Batch:
         now_ms = self._clock.now_ms()
         draft = self.state
         recorded: list[Recorded] = []
@@ -167,8 +218,8 @@ class Control:
             try:
                 self._journal.append(self.state.seq, draft.epoch, recorded, changes)
             except AiryardError as error:
-                # A plan that could not be carried out must not be the last one.
-                self._plan_due |= any(isinstance(command, CommitPlan) for command in commands)
+                self._unsure = True
+                self._note_refused(commands)
                 failed = tuple(a if isinstance(a, AiryardError) else error for a in answers)
                 return Batch(answers=failed, actions=(), changed_runs=frozenset(), events=0)
             changed = frozenset(row.run_id for row in changes.runs) | frozenset(removed)

@@ -52,11 +52,14 @@ class ControlLoop:
         do: Callable[[Sequence[Action]], None],
         changes: ChangeFeed,
         planning: Planning | None = None,
+        renew: Callable[[], None] = lambda: None,
     ) -> None:
+        """``renew`` has every machine say hello again; it is called when starts or kills may never have been issued."""
         self._journal = journal
         self._clock = clock
         self._control = Control(journal, clock)
         self._do = do
+        self._renew = renew
         self._changes = changes
         self._inbox: queue.Queue[tuple[Command | Callable[[Control], Any], Future[Any]] | None]
         self._inbox = queue.Queue(INBOX_LIMIT)
@@ -210,6 +213,9 @@ class ControlLoop:
         # Effects first: they are what somebody waits for.
         if batch.actions:
             self._do(batch.actions)
+        if batch.caught_up:
+            _log.warning("journal_caught_up", seq=self._control.state.seq)
+            self._renew()
         if batch.changed_runs:
             self._changes.publish(batch.changed_runs)
         if not self._plan_in_making and (delta := self._control.delta_to_plan()) is not None:

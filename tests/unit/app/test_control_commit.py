@@ -11,6 +11,7 @@ from airyard.app import control as control_module
 from airyard.app.control import Control
 from airyard.app.planning import Planning
 from airyard.core import commands as c
+from airyard.core.actions import StartMember
 from airyard.core.cluster import Machine
 from airyard.core.decide import Decision, Submitted, decide
 from airyard.core.errors import Conflict, InvariantBroken, NotFound, Unavailable
@@ -88,6 +89,85 @@ def test_a_full_disk_refuses_everything_and_changes_nothing() -> None:
     assert batch.actions == ()
     assert control.state.to_json() == before
     assert control.commit([submit("1")]).answers == (Submitted(run_id=1, existing=False),)
+
+
+class UnansweringJournal(MemoryJournal):
+    """Writes, and while ``deaf`` says that it cannot tell; while ``away`` it is not to be read either."""
+
+    deaf = False
+    away = False
+
+    def append(self, expected_seq: int, epoch: int, events: Any, changes: Any) -> None:
+        super().append(expected_seq, epoch, events, changes)
+        if self.deaf:
+            raise Unavailable("the connection broke", code="JOURNAL_BROKEN")
+
+    def events_after(self, seq: int) -> Any:
+        if self.away:
+            raise Unavailable("nobody answers", code="JOURNAL_BROKEN")
+        return super().events_after(seq)
+
+
+def test_what_was_written_although_nobody_said_so_is_taken_in_before_the_next_command() -> None:
+    disk = MemoryDisk()
+    opened(disk)
+    journal = UnansweringJournal(disk)
+    control = Control(journal, StillClock())
+    control.open()
+    control.commit([submit("1"), submit("2")])
+    journal.deaf = True
+    assert isinstance(control.commit([c.CancelRun(run_id=1, by="ada")]).answers[0], Unavailable)
+    assert control.state.runs[1].state is RunState.QUEUED
+    journal.away = True
+    (refused,) = control.commit([submit("3")]).answers
+    assert isinstance(refused, Unavailable)
+    journal.deaf = journal.away = False
+    batch = control.commit([submit("3"), submit("3")])
+    assert batch.answers == (Submitted(run_id=3, existing=False), Submitted(run_id=3, existing=True))
+    assert batch.changed_runs == {1, 3}, "who waits for the cancelled run is told"
+    assert 1 not in control.state.runs or control.state.runs[1].state is RunState.ENDED
+    delta = control.delta_to_plan()
+    assert delta is not None
+    assert 1 not in {run.run_id for run in delta.runs}
+    again = Control(MemoryJournal(disk), StillClock())
+    again.open()
+    assert again.state.runs == control.state.runs
+
+
+def test_a_start_that_was_never_issued_calls_for_the_machines() -> None:
+    disk = MemoryDisk()
+    opened(disk)
+    journal = UnansweringJournal(disk)
+    control = Control(journal, StillClock())
+    control.open()
+    control.commit([submit("1")])
+    planning = Planning()
+    delta = control.delta_to_plan()
+    assert delta is not None
+    planning.absorb(delta, 0)
+    journal.deaf = True
+    plan = c.CommitPlan(plan=planning.make(0))
+    assert control.commit([plan]).actions == ()
+    journal.deaf = False
+    batch = control.commit([plan])
+    assert batch.caught_up
+    assert batch.events == 0, "the same plan again places nothing twice"
+    assert not control.commit([c.Tick()]).caught_up
+    machine = Machine(name="a", boot_id="b", address="a")
+    hello = control.commit([c.MachineSeen(machine=machine, nodes=(node("a"),), members=())])
+    assert [type(action) for action in hello.actions] == [StartMember]
+
+
+def test_what_another_server_wrote_is_left_alone() -> None:
+    disk = MemoryDisk()
+    old = opened(disk)
+    old.commit([submit("1")])
+    new = Control(MemoryJournal(disk), StillClock())
+    new.open()
+    new.commit([submit("2")])
+    for _ in range(2):
+        assert isinstance(old.commit([submit("3")]).answers[0], Conflict)
+    assert sorted(old.state.runs) == [1]
 
 
 def test_a_plan_that_could_not_be_journalled_is_made_again() -> None:
