@@ -1,9 +1,9 @@
 """Reads a decision case: a folder with ``cluster.toml``, ``queue.toml`` and ``expected.txt``.
 
-``cluster.toml``: ``[[node]]`` (name, type, pool, fabric, rack, cpus, memory_gib, alive, cordoned), ``[[running]]``
-(run, class, project, user, holds, since, ends, checkpoint, served, evicted, stopping, max_loss), ``[[pool]]``,
-``[[project]]`` (with ``[[project.share]]``), ``[[reservation]]`` (nodes, from, to, maintenance, project), ``[[used]]``
-(project, pool, hours), ``spent`` (projects whose budget is used up).
+``cluster.toml``: ``[[node]]`` (name, type, pool, fabric, rack, cpus, memory_gib, alive, cordoned or drained: who and
+why), ``[[running]]`` (run, class, project, user, holds, since, ends, checkpoint, served, evicted, stopping,
+max_loss), ``[[pool]]``, ``[[project]]`` (with ``[[project.share]]``), ``[[reservation]]`` (nodes, from, to,
+maintenance, project), ``[[used]]`` (project, pool, hours), ``spent`` (projects whose budget is used up).
 ``queue.toml``: ``[[run]]`` (run, type, nodes, class, project, user, pool, since, expected, likely, limit, avoid,
 not_before, begin, held, served, checkpoint, same_fabric, evicted, left_for).
 Times are seconds from now: ``since``, ``checkpoint`` and ``evicted`` count into the past, the others into the future.
@@ -16,6 +16,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from airyard.core.cluster import Cordon, Drain
 from airyard.core.placement import Seat
 from airyard.core.policy import (
     Budget,
@@ -78,11 +79,24 @@ def _node(item: dict[str, Any]) -> NodeView:
         cpus=item.get("cpus", 32.0),
         memory_bytes=item.get("memory_gib", 256) << 30,
         alive=item.get("alive", True),
-        cordoned=item.get("cordoned", False),
+        cordoned="cordoned" in item or "drained" in item,
+        cordon=_cordon(item),
         simulated=False,
         fabric=item.get("fabric", ""),
         rack=item.get("rack", ""),
     )
+
+
+def _cordon(item: dict[str, Any]) -> Cordon | None:
+    """Read ``cordoned = ["op", "fan"]`` or ``drained``, which is a cordon too; true says nothing of who and why."""
+    if isinstance(item.get("drained"), list):
+        by, reason = item["drained"]
+        drain = Drain(by=by, at_ms=NOW_MS, reason=reason)
+        return Cordon(by=by, at_ms=NOW_MS, reason=reason, drain=drain)
+    if isinstance(item.get("cordoned"), list):
+        by, reason = item["cordoned"]
+        return Cordon(by=by, at_ms=NOW_MS, reason=reason)
+    return None
 
 
 def _running(item: dict[str, Any], nodes: tuple[NodeView, ...]) -> Running:
