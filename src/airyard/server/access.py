@@ -40,6 +40,9 @@ async def authorise_route(request: Request) -> None:
     """Refuse a request whose route the caller may not use on any object. A dependency of every route."""
     entry = entry_of(request.method, request.scope["route"].path)
     if isinstance(entry, Gateless):
+        note = note_of(request.scope)
+        if note is not None and entry is Gateless.FLEET:
+            note.wanted = request.method != "GET"
         return
     principal: Principal | None = request.scope.get("principal")
     if entry is None or principal is None:

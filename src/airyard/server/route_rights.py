@@ -28,6 +28,7 @@ class Gateless(Enum):
 
     OPEN = "open to everybody"
     ATTEMPT = "for an attempt's own token"
+    FLEET = "for machines, by the fleet's own token"
     PROXY = "checked where it is forwarded"
 
 
@@ -100,6 +101,11 @@ ROUTES: Mapping[str, Entry] = {
         f"{name.partition(' ')[0]} {PREFIX}{name.partition(' ')[2]}": entry for name, entry in _NATIVE.items()
     },
     "GET /open": Gateless.OPEN,
+    "GET /fleet/v1/identify": Gateless.OPEN,
+    "POST /fleet/v1/join": Gateless.FLEET,
+    "GET /fleet/v1/machines/{name}": Gateless.FLEET,
+    "POST /fleet/v1/until": Gateless.FLEET,
+    "POST /fleet/v1/leave": Gateless.FLEET,
 }
 """``METHOD /path`` as the routes are declared → what it does."""
 
