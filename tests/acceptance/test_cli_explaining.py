@@ -78,6 +78,16 @@ def test_queue_and_list_show_expected_starts(waiting: Yard) -> None:
     assert all(" NO_FREE_NODES, about " in line for line in listed[1:])
 
 
+def test_a_watch_says_when_a_queued_run_is_expected_to_start(waiting: Yard) -> None:
+    watch = waiting.spawn("watch", WAITS)
+    assert watch.stderr is not None
+    lines = iter(watch.stderr.readline, "")
+    assert any("queued: it asks 2 nodes" in line and "(expected about " in line for line in lines)
+    watch.send_signal(signal.SIGINT)
+    watch.communicate(timeout=30)
+    assert watch.returncode == 130
+
+
 def test_a_watched_queue_ends_with_ctrl_c(waiting: Yard) -> None:
     watch = waiting.spawn("queue", "--watch", "-o", "json")
     assert watch.stdout is not None

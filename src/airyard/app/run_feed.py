@@ -29,6 +29,7 @@ LOGS_WAIT_MS = 10_000
 """How long an ended attempt's log is waited for."""
 PAGE_ENTRIES = 2000
 ALERTS_OF_A_KIND = 10
+START_MOVED_MS = 60_000
 _STREAM_NAMES = {stream: stream.name.lower() for stream in LogStream}
 AlertOf = Callable[[str], str | None]
 """A log line -> the kind of alert that it is, if any."""
@@ -99,6 +100,8 @@ class RunFeed:
         self._reader: LogReader | None = None
         self._reader_offsets_ns: list[int] = []
         self._shown: tuple[Any, ...] | None = None
+        self._start_ms: int | None = None
+        """The expected start that was shown last."""
         self._document: Document | None = None
         self._alerts: Counter[tuple[MemberKey, str]] = Counter()
         self.run = run
@@ -114,13 +117,14 @@ class RunFeed:
         if row.version != self.run.version:
             self.run, self._document = run_from(row), None
         document = self._document or run_document(self.run, lights)
+        eta = lights.etas.get(self.run.run_id)
         # Beside its record, only a waiting or preparing run has something to tell.
         self._document = None if document["status"] in ("QUEUED", "PREPARING") else document
         objects: list[Document] = []
         while True:
             attempt = self._attempt()
             if not self._is_past(attempt):
-                objects += self._status(document)
+                objects += self._status(document, eta.p50_ms if eta is not None else None, now_ms)
             if attempt is None:
                 done = self.run.state is RunState.ENDED
                 return self._ended(objects, document) if done else _step(objects, attempt, due=True)
@@ -144,16 +148,17 @@ class RunFeed:
             return False
         return attempt.number + 1 < len(self.run.attempts) or self.run.state is not RunState.ENDED
 
-    def _status(self, document: Document) -> Iterator[Document]:
-        """Yield a STATUS when there is news: a new version, another reason to wait, another phase."""
+    def _status(self, document: Document, start_ms: int | None, now_ms: int) -> Iterator[Document]:
+        """Yield a STATUS when there is news: a new version, another reason to wait, another phase or start."""
         pending = document["pending"]
         phases = tuple(phase["name"] for phase in document["phases"])
         key = (self.run.version, pending and (pending["reason"], pending["message"]), phases)
         known = self._shown is None and self.run.version <= self._at.version
-        if key == self._shown or known:
+        moved = start_ms is not None and _moved(self._start_ms, start_ms, now_ms)
+        if (key == self._shown and not moved) or known:
             self._shown = key
             return
-        self._shown = key
+        self._shown, self._start_ms = key, start_ms
         self._at.version = max(self._at.version, self.run.version)
         yield self._object("STATUS", run=document)
 
@@ -230,6 +235,13 @@ def log_object(entry: LogEntry) -> Document:
     if entry.partial:
         out["partial"] = True
     return out
+
+
+def _moved(shown_ms: int | None, start_ms: int, now_ms: int) -> bool:
+    """Return whether another expected start is worth telling: by a minute, and by a fifth of the wait."""
+    if shown_ms is None:
+        return True
+    return abs(start_ms - shown_ms) >= max(START_MOVED_MS, abs(start_ms - now_ms) // 5)
 
 
 def _keys(attempt: Attempt) -> list[MemberKey]:

@@ -61,7 +61,7 @@ async def _blocks(context: ServerContext, feed: RunFeed) -> AsyncIterator[bytes]
         )
 
     async def next_block() -> Block:
-        lights = await lights_for(context, [feed.run])
+        lights = await lights_for(context, [feed.run], outlook=True)
         try:
             return await run_in_threadpool(look, lights)
         except NotFound:

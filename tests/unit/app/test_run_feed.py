@@ -12,7 +12,7 @@ from airyard.adapters.log_files import FileLogStore
 from airyard.adapters.memory import MemoryDisk, MemoryReadStore
 from airyard.app.projection import run_row
 from airyard.app.run_feed import ALERTS_OF_A_KIND, LOGS_WAIT_MS, FeedPosition, RunFeed
-from airyard.app.views import Lights
+from airyard.app.views import Lights, rfc3339
 from airyard.core.errors import NotFound, UserError
 from airyard.core.ids import MemberKey
 from airyard.core.log_frames import LogRecord, LogStream, encode
@@ -29,6 +29,7 @@ from airyard.core.run import (
     Tracking,
     TrackingState,
 )
+from airyard.core.scheduling.eta import Eta
 from airyard.core.triage.alerts import alert_kind
 from airyard.core.workload import Compute, Workload
 
@@ -210,3 +211,21 @@ def test_a_removed_run_and_a_bad_cursor_are_errors(stage: Stage) -> None:
     del stage.disk.runs[1]
     with pytest.raises(NotFound):
         stage.step(feed)
+
+
+def test_a_waiting_run_tells_its_expected_start_and_when_that_moves(stage: Stage) -> None:
+    stage.put(state=RunState.QUEUED, attempts=())
+    feed = stage.feed()
+
+    def told(start_ms: int | None) -> list[str | None]:
+        etas = {1: Eta(p50_ms=start_ms, p90_ms=start_ms)} if start_ms is not None else {}
+        objects = feed.step(stage.now_ms, Lights(etas=etas)).objects
+        return [each["run"]["pending"]["eta"] and each["run"]["pending"]["eta"]["p50"] for each in objects]
+
+    hour_ms = stage.now_ms + 3_600_000
+    assert told(None) == [None]
+    assert told(hour_ms) == [rfc3339(hour_ms)]
+    assert told(hour_ms + 300_000) == []  # a little later, for so long a wait
+    assert told(None) == []
+    assert told(hour_ms - 1_800_000) == [rfc3339(hour_ms - 1_800_000)]
+    assert told(hour_ms - 1_800_000) == []
