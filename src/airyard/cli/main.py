@@ -58,7 +58,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "down": "Stop the local server.",
         "server": "Run a server in the foreground.",
         "secrets": "Store, list and delete secrets.",
-        "admin": "Clean up (gc) and check the journal (verify).",
+        "token": "Give out tokens, list them, take them back.",
+        "admin": "Clean up (gc), check the journal (verify), read the audit.",
     },
     "Tools": {
         "doctor": "Check this machine and say what to fix.",

@@ -28,6 +28,7 @@ from airyard.sdk import requests, streaming
 from airyard.sdk.config import Target, resolve
 from airyard.sdk.requests import LATEST, Request
 from airyard.sdk.streaming import Event
+from airyard.sdk.tokens import Tokens
 from airyard.sdk.transport import Answer, ConnectionLost, HttpTransport, Transport
 
 if TYPE_CHECKING:
@@ -476,17 +477,24 @@ class Client:
         """Take a reservation back. Raises: NotFound."""
         self._send(requests.unreserve(reservation_id))
 
-    def put_secret(self, scope: str, key: str, value: str, *, unmasked: bool = False) -> None:
-        """Store a secret. ``unmasked`` allows a value too short to be masked in logs."""
-        self._send(requests.put_secret(scope, key, value, unmasked=unmasked))
+    def put_secret(
+        self, scope: str, key: str, value: str, *, unmasked: bool = False, project: str | None = None
+    ) -> None:
+        """Store a secret, one's own or a project's. ``unmasked`` allows a value too short to be masked in logs."""
+        self._send(requests.put_secret(scope, key, value, unmasked=unmasked, project=project))
 
     def list_secrets(self) -> Document:
         """Return the names of the stored secrets, never a value."""
         return self._get(requests.list_secrets())
 
-    def delete_secret(self, scope: str, key: str) -> None:
+    def delete_secret(self, scope: str, key: str, *, project: str | None = None) -> None:
         """Delete a secret. Raises: NotFound."""
-        self._send(requests.delete_secret(scope, key))
+        self._send(requests.delete_secret(scope, key, project=project))
+
+    @property
+    def tokens(self) -> Tokens:
+        """Tokens and the audit."""
+        return Tokens(self._get, self._open)
 
     def close(self) -> None:
         """Close the kept connections."""

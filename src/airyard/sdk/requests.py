@@ -42,9 +42,9 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def identify(nonce: str) -> str:
-    """Return the path of the identity question; it is asked without a token."""
-    return _path("identify", query=[("nonce", nonce)])
+def identify(nonce: str, token_id: str | None = None) -> str:
+    """Return the path of the identity question; it is asked without a token, at most with the id of one."""
+    return _path("identify", query=[("nonce", nonce), ("token", token_id)])
 
 
 def status() -> Request:
@@ -284,9 +284,13 @@ def quota(*, project: str | None = None) -> Request:
     return Request(method="GET", path=_path("quota", query=[("project", project)]))
 
 
-def put_secret(scope: str, key: str, value: str, *, unmasked: bool = False) -> Request:
+def put_secret(
+    scope: str, key: str, value: str, *, unmasked: bool = False, project: str | None = None
+) -> Request:
     """Store a secret; the value travels in the body and never comes back."""
-    body = {"value": value, "unmasked": unmasked}
+    body: dict[str, Any] = {"value": value, "unmasked": unmasked}
+    if project is not None:
+        body["project"] = project
     return Request(method="PUT", path=_path("secrets", scope, key), body=body)
 
 
@@ -295,9 +299,29 @@ def list_secrets() -> Request:
     return Request(method="GET", path=_path("secrets"))
 
 
-def delete_secret(scope: str, key: str) -> Request:
+def delete_secret(scope: str, key: str, *, project: str | None = None) -> Request:
     """Delete a secret."""
-    return Request(method="DELETE", path=_path("secrets", scope, key))
+    return Request(method="DELETE", path=_path("secrets", scope, key, query=[("project", project)]))
+
+
+def create_token(fields: Mapping[str, Any]) -> Request:
+    """Give out a token. Not repeatable: the answer to the first time is the only one with its secret."""
+    return Request(method="POST", path=_path("tokens"), body=dict(fields), idempotent=False)
+
+
+def list_tokens() -> Request:
+    """List tokens, without their secrets."""
+    return Request(method="GET", path=_path("tokens"))
+
+
+def revoke_token(token_id: str) -> Request:
+    """Take a token back."""
+    return Request(method="DELETE", path=_path("tokens", token_id))
+
+
+def audit(since_ms: int) -> Request:
+    """Read the audit as JSON lines."""
+    return Request(method="GET", path=_path("admin", "audit", query=[("since_ms", since_ms or None)]))
 
 
 def gc(*, dry_run: bool) -> Request:

@@ -29,6 +29,7 @@ PROTOCOL = 1
 CONNECT_TIMEOUT_S = 5.0
 READ_BYTES = 256 * 1024
 KEPT_CONNECTIONS = 8
+GIVEN_PREFIX = "ayu_"
 BROKEN = (OSError, http.client.HTTPException)
 """What a connection raises when it breaks; TimeoutError and ssl.SSLError are OSErrors."""
 
@@ -73,8 +74,20 @@ class ConnectionLost(Unavailable):
 
 
 def prove(token: str, nonce: str) -> str:
-    """Return what a server that knows the token answers to the nonce."""
-    return hmac.new(token.encode(), nonce.encode(), hashlib.sha256).hexdigest()
+    """Return what a server that knows the token answers to the nonce.
+
+    Of a token that was given out it keeps the SHA-256 alone, and proves that it knows that.
+    """
+    given = token_id_of(token) is not None
+    key = hashlib.sha256(token.encode()).hexdigest() if given else token
+    return hmac.new(key.encode(), nonce.encode(), hashlib.sha256).hexdigest()
+
+
+def token_id_of(token: str) -> str | None:
+    """Return the id within a token that was given out (``ayu_ID_SECRET``); None for the owner's, which has none."""
+    if not token.startswith(GIVEN_PREFIX):
+        return None
+    return token.removeprefix(GIVEN_PREFIX).partition("_")[0]
 
 
 class HttpTransport:
@@ -194,7 +207,7 @@ class HttpTransport:
         connection = self._open_connection()
         nonce = os.urandom(16).hex()
         try:
-            connection.request("GET", self._prefix + requests.identify(nonce))
+            connection.request("GET", self._prefix + requests.identify(nonce, token_id_of(self._token)))
             response = connection.getresponse()
             payload = response.read(64 * 1024)
             _check_identity(payload, prove(self._token, nonce), self.url)
@@ -213,7 +226,7 @@ class HttpTransport:
         proxy = _proxy(self._scheme, self._host)
         host, port = proxy or (self._host, self._port)
         if self._scheme == "https":
-            context = ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE") or None)
+            context = _tls_context()
             secure = http.client.HTTPSConnection(host, port, timeout=CONNECT_TIMEOUT_S, context=context)
             if proxy:
                 secure.set_tunnel(self._host, self._port)
@@ -228,10 +241,25 @@ class HttpTransport:
             return Denied(
                 f"The certificate of {self.url} is not trusted: {error.verify_message}.",
                 code="CERTIFICATE",
-                fix="Set SSL_CERT_FILE to the CA of the server.",
+                fix="Set AIRYARD_CA_FILE to the certificate of the server or of its CA (PEM).",
             )
         reason = _reason(error)
         return ConnectionLost(f"The server {self.url} cannot be reached: {reason}.", sent=sent)
+
+
+def _tls_context() -> ssl.SSLContext:
+    """Trust what ``AIRYARD_CA_FILE`` holds, else what this machine trusts. Raises: UserError."""
+    for name in ("AIRYARD_CA_FILE", "SSL_CERT_FILE"):
+        file = os.environ.get(name)
+        if file:
+            try:
+                return ssl.create_default_context(cafile=file)
+            except (OSError, ssl.SSLError) as error:
+                raise UserError(
+                    f"{name} names {file}, which cannot be used: {error.strerror or error}.",
+                    code="BAD_CA_FILE",
+                ) from None
+    return ssl.create_default_context()
 
 
 def _reason(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from airyard.cli.exit_codes import ExitCode
 
 @click.group("admin", cls=VerbGroup)
 def command() -> None:
-    """Clean up, and check the journal."""
+    """Clean up, check the journal, read the audit."""
 
 
 @command.command("gc")
@@ -49,6 +49,55 @@ def verify(app: App) -> int:
         state = formats.plural(len(differences), "difference") if differences else "no difference"
         app.console.text(f"{what}, {formats.plural(found['runs'], 'run')}: {state}")
     return ExitCode.PLATFORM if differences else ExitCode.SUCCESS
+
+
+@command.command("audit")
+@click.option(
+    "--since", metavar="TIME", help="Only entries from then on: 2026-12-02T08:00Z, or 2h (ago)."
+)
+@pass_app
+def audit(app: App, since: str | None) -> None:
+    """Print who did what: every change, every look at logs, outputs and secrets, every refusal.
+
+    With -o json the entries as they are, a JSON line each, to be kept elsewhere.
+    """
+    since_ms = _since_ms(since) if since is not None else 0
+    rest = b""
+    for chunk in app.client.tokens.audit(since_ms):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in filter(None, lines):
+            text = line.decode("utf-8", "replace")
+            app.console.write(text + "\n" if app.as_json else _audit_row(text) + "\n")
+
+
+def _since_ms(text: str) -> int:
+    """Read a time that has been. Raises: click.BadParameter."""
+    import time
+    from datetime import UTC, datetime
+
+    from airyard.cli.moments import span_s
+
+    try:
+        return round((time.time() - span_s(text.removesuffix(" ago"))) * 1000)
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is neither a time nor a span.", param_hint="--since") from None
+    return round((found if found.tzinfo else found.astimezone(UTC)).timestamp() * 1000)
+
+
+def _audit_row(text: str) -> str:
+    import json
+
+    found = json.loads(text)
+    who = found.get("principal") or "somebody unknown"
+    by = f" (token {found['token_id']})" if found.get("token_id") else ""
+    what = " ".join(str(found[name]) for name in ("verb", "object", "name") if found.get(name))
+    where = f" from {found['address']}" if found.get("address") else ""
+    asked = what or f"{found.get('method')} {found.get('path')}"
+    return f"{formats.moment(found.get('time'))}  {found.get('outcome'):<7}  {who}{by}: {asked}{where}"
 
 
 def _kinds(found: dict[str, Any]) -> dict[str, dict[str, int]]:

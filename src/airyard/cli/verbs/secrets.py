@@ -12,6 +12,8 @@ from airyard.cli import formats
 from airyard.cli.app import App, VerbGroup, pass_app
 from airyard.core.errors import UserError
 
+_project = click.option("--project", metavar="NAME", help="A secret of this project instead of your own.")
+
 
 @click.group("secrets", cls=VerbGroup)
 def command() -> None:
@@ -23,8 +25,11 @@ def command() -> None:
 @click.option("--from-file", type=click.Path(exists=True, dir_okay=False), help="Read the value from a file.")
 @click.option("--from-env", metavar="VAR", help="Read the value from an environment variable.")
 @click.option("--unmasked", is_flag=True, help="Allow a value under 6 bytes, which logs cannot mask.")
+@_project
 @pass_app
-def put(app: App, name: str, from_file: str | None, from_env: str | None, unmasked: bool) -> None:
+def put(
+    app: App, name: str, from_file: str | None, from_env: str | None, unmasked: bool, project: str | None
+) -> None:
     """Store a secret: from --from-file, --from-env, a pipe (without its last newline), or a prompt.
 
     Never from an argument: those are visible to every process of the machine.
@@ -33,7 +38,7 @@ def put(app: App, name: str, from_file: str | None, from_env: str | None, unmask
     value = _read(from_file, from_env)
     if not value:
         raise UserError(f"The value for {name} is empty.", code="EMPTY_SECRET")
-    app.client.put_secret(scope, key, value, unmasked=unmasked)
+    app.client.put_secret(scope, key, value, unmasked=unmasked, project=project)
     if app.as_json:
         app.console.data({"scope": scope, "key": key})
     else:
@@ -53,19 +58,24 @@ def list_(app: App) -> None:
         app.console.note("No secrets.")
         return
     rows = [
-        [f"{each['scope']}/{each['key']}", formats.moment(each.get("updated_at") or each.get("created_at"))]
+        [
+            f"{each['scope']}/{each['key']}",
+            each.get("project") or "-",
+            formats.moment(each.get("updated_at") or each.get("created_at")),
+        ]
         for each in secrets
     ]
-    app.console.text(formats.table(("SECRET", "STORED"), rows))
+    app.console.text(formats.table(("SECRET", "PROJECT", "STORED"), rows))
 
 
 @command.command("delete")
 @click.argument("name", metavar="SCOPE/KEY")
+@_project
 @pass_app
-def delete(app: App, name: str) -> None:
+def delete(app: App, name: str, project: str | None) -> None:
     """Delete a secret."""
     scope, key = _split(name)
-    app.client.delete_secret(scope, key)
+    app.client.delete_secret(scope, key, project=project)
     if app.as_json:
         app.console.data({"scope": scope, "key": key, "deleted": True})
     else:
