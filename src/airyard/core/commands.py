@@ -29,10 +29,12 @@ class BeginEpoch:
 class DeclareLease:
     """A leader grants leases of this length from now on, and says it again to prove that it still leads.
 
-    ``settled``: so long after its begin that no runner counts a lease of an earlier leader any more.
+    ``begins``: it does so for the first time, and takes every machine to be away until it has seen it. ``settled``:
+    so long after its begin that no runner counts a lease of an earlier leader any more.
     """
 
     lease_ms: int
+    begins: bool = False
     settled: bool = False
 
 

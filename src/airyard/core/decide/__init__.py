@@ -10,6 +10,7 @@ from airyard.core.decide import (
     asks,
     changing,
     declaring,
+    leasing,
     members,
     operating,
     placing,
@@ -33,7 +34,7 @@ from airyard.core.decide.decision import (
     Updated,
 )
 from airyard.core.decide.outstanding import outstanding
-from airyard.core.events import EpochBegan, LeaseDeclared
+from airyard.core.events import EpochBegan
 from airyard.core.state import ClusterState
 
 __all__ = [
@@ -101,9 +102,7 @@ def decide(state: ClusterState, command: commands.Command, now_ms: int) -> Decis
         case commands.TrackingAnswered():
             return tracking.answered(state, command, now_ms)
         case commands.DeclareLease():
-            longest_ms = 0 if command.settled else state.lease_longest_ms
-            declared = LeaseDeclared(lease_ms=command.lease_ms, longest_ms=max(command.lease_ms, longest_ms))
-            return Decision(events=(declared,))
+            return leasing.declare(state, command)
         case commands.Tick():
             return timers.tick(state, command, now_ms)
         case commands.BeginEpoch():
