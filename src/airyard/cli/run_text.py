@@ -37,7 +37,7 @@ def gang(run: Run) -> str:
 
 def label(run: Run) -> str:
     """Return how the run is called: its name, else its experiment."""
-    return str(run.get("name") or run.get("experiment") or "")
+    return "(hidden)" if run.get("hidden") else str(run.get("name") or run.get("experiment") or "")
 
 
 def row(run: Run, *, colour: bool, zone: tzinfo | None = None) -> list[str]:

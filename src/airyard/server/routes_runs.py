@@ -68,7 +68,7 @@ async def list_runs(
     before: Annotated[int | None, Query(ge=1)] = None,
     tag: Annotated[list[str] | None, Query(description="key=value; all of several must hold")] = None,
     experiment: str | None = None,
-    owner: str | None = None,
+    owner: Annotated[str | None, Query(description="a user; `@me` is the caller")] = None,
     ids: str | None = None,
 ) -> JSONResponse:
     """Return the runs that the caller may see, newest first; ``next_before`` asks for the page after this one."""
@@ -78,7 +78,7 @@ async def list_runs(
         statuses=() if state in _STATES else (state.upper(),),
         tags=tuple(_tag(text) for text in tag or ()),
         experiment=experiment,
-        owner=owner,
+        owner=caller.name if owner == "@me" else owner,
         ids=_numbers(ids) if ids is not None else (),
         before=before,
         limit=size + 1,

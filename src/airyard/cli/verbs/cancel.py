@@ -19,7 +19,7 @@ def command(app: App, refs: tuple[str, ...], everything: bool, yes: bool) -> int
     if bool(refs) == everything:
         raise click.UsageError("Name the runs to cancel, or give --all.")
     if everything:
-        refs = tuple(str(run["run_id"]) for run in app.client.list(state="live", limit=None))
+        refs = tuple(str(run["run_id"]) for run in app.client.list(state="live", owner="@me", limit=None))
         if refs and not yes and not app.as_json:
             confirm(f"Cancel {len(refs)} runs ({', '.join(refs)})?")
     answers: list[dict[str, Any]] = []
