@@ -114,6 +114,11 @@ class SqlJournal:
             oldest_seq=first or last_seq + 1,
         )
 
+    @property
+    def place(self) -> str:
+        """Return the database's name."""
+        return self._database.name
+
     def events_after(self, seq: int) -> Iterator[Recorded]:
         """Yield the events after ``seq`` in order, page by page: no long read holds the log file back."""
         columns = (journal.c.seq, journal.c.at_ms, journal.c.epoch, journal.c.kind, journal.c.data)

@@ -108,6 +108,11 @@ class MemoryJournal:
         del self.disk.events[:count]
         return count
 
+    @property
+    def place(self) -> str:
+        """Return where it is."""
+        return "memory"
+
     def size_bytes(self) -> int:
         """Return the size of the snapshots; events take no disk here."""
         return sum(map(len, self.disk.snapshots.values()))

@@ -64,6 +64,11 @@ class Journal(Protocol):
         """Return the newest good snapshot and the ends of the journal. Raises: Unavailable, InvariantBroken."""
         ...
 
+    @property
+    def place(self) -> str:
+        """Return what people call where it is; it holds no password."""
+        ...
+
     def events_after(self, seq: int) -> Iterator[Recorded]:
         """Yield the events after ``seq`` in order."""
         ...
@@ -92,7 +97,7 @@ class Journal(Protocol):
         ...
 
     def size_bytes(self) -> int:
-        """Return the space the journal takes on disk."""
+        """Return the space the journal takes where it is; 0 where that cannot be found out now."""
         ...
 
     def close(self) -> None:

@@ -57,6 +57,7 @@ from airyard.server.fleet import FleetDesk, advertised, make_ray_engine
 from airyard.server.garbage import Collector
 from airyard.server.housekeeping import Housekeeper
 from airyard.server.mlflow_policy import AttemptScope
+from airyard.server.journal_place import journal_database
 from airyard.server.people_file import PeopleFile
 from airyard.server.premises import Premises
 from airyard.server.secret_rights import lookup
@@ -82,6 +83,7 @@ class Server:
         self._simulate = dict(simulate)
         self._declared = read_configured(config.policy.file)
         file = config.people.file
+        self._database = journal_database(config, home)
         self._people = PeopleFile(Path(file) if file is not None else None, owner=getpass.getuser())
         self._insecure = False
         self._premises = Premises(home)
@@ -128,15 +130,16 @@ class Server:
                 temporary=folder / "tmp",
                 find_diff=partial(sources.find, self._home / sources.FOLDER, sources.Kind.DIFF),
             )
-            journal = SqlJournal(folder / "journal.db")
+            journal = SqlJournal(self._database)
             loop = ControlLoop(
                 journal=journal,
                 clock=self._clock,
                 do=effects.do,
                 changes=changes,
             )
-            reads = SqlReadStore(folder / "journal.db")
+            reads = SqlReadStore(self._database)
             yard = self._premises.yard_id()
+                renew=engine.renew,
             tracking.start(lambda attempt_key: real_ids_for(reads, yard, attempt_key))
             parts.callback(tracking.stop)
             loop.start()
@@ -156,7 +159,7 @@ class Server:
             housekeeper = Housekeeper(context)
             housekeeper.start()
             parts.callback(housekeeper.stop)
-            keeper = EstimateKeeper(loop, reads, SqlEstimateStore(folder / "journal.db"), self._clock)
+            keeper = EstimateKeeper(loop, reads, SqlEstimateStore(self._database), self._clock)
             keeper.start()
             parts.callback(keeper.stop)
             app = self._app(context, gatekeeper, tracking)

@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -109,6 +110,32 @@ class PeopleSection(_Section):
 
 def _environments() -> dict[str, EnvironmentSection]:
     return {version: EnvironmentSection() for version in ("4", "5", "6")}
+class JournalSection(_Section):
+    """Where the journal is kept: by default in a SQLite file of the data folder."""
+
+    url: str | None = None
+    """``postgresql://user@host:port/database?sslmode=verify-full``, or ``sqlite``."""
+    password_file: str | None = None
+    """A file of its owner's alone; relative to the configuration file."""
+
+    @field_validator("url")
+    @classmethod
+    def _place(cls, value: str | None) -> str | None:
+        if value is None or value == "sqlite":
+            return value
+        # What is wrong is told without the value: a password in it would be printed and logged.
+        if not value.startswith(("postgresql://", "postgres://")):
+            raise ValueError('write it like postgresql://user@host:5432/database, or "sqlite"')
+        try:
+            parts = urlsplit(value)
+            secret = parts.password is not None or "password" in parse_qs(parts.query)
+        except ValueError as error:
+            raise ValueError("it cannot be read as an address") from error
+        if secret:
+            raise ValueError("no password in here; put it into password_file or AIRYARD_JOURNAL_PASSWORD")
+        return value
+
+
 
 
 class Config(_Section):
@@ -128,6 +155,7 @@ class Config(_Section):
         return RetentionPolicy(
             runs=Keep(age_ms=int(given.runs_days * DAY_MS)),
             logs=Keep(age_ms=int(given.logs_days * DAY_MS), cap_bytes=int(given.logs_cap_gib * GIB)),
+    journal: JournalSection = JournalSection()
             code=Keep(age_ms=int(given.code_days * DAY_MS)),
             environments=Keep(
                 age_ms=int(given.environments_days * DAY_MS), cap_bytes=int(given.environments_cap_gib * GIB)
@@ -186,6 +214,9 @@ def _beside(folder: Path, name: str | None) -> str | None:
 
 
 def _problem(item: Mapping[str, Any]) -> str:
+            "journal": config.journal.model_copy(
+                update={"password_file": _beside(folder, config.journal.password_file)}
+            ),
     """Say one problem in our words: where, what, and for an unknown key its near miss and the keys there are."""
     path = [str(part) for part in item["loc"]]
     where = ".".join(path)

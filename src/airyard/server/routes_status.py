@@ -28,7 +28,6 @@ DISK_CACHE_S = 30.0
 _KINDS: Mapping[str, tuple[str, ...]] = {
     "code": ("server/blobs", "node/code"),
     "logs": ("server/logs",),
-    "journal": ("server/journal.db", "server/journal.db-wal", "server/journal.db-shm"),
     "mlflow": ("server/mlflow",),
     "environments": ("node/envs", "node/uv-cache"),
     "attempts": ("node/attempts",),
@@ -102,7 +101,12 @@ async def status(request: Request, context: Context, caller: Caller) -> dict[str
             for pool, one in sorted(forecast.items())
         },
         **slow,
-        "journal": {"seq": seq, "epoch": epoch, "bytes": slow["disk"]["journal"]},
+        "journal": {
+            "seq": seq,
+            "epoch": epoch,
+            "bytes": slow["disk"]["journal"],
+            "place": context.journal.place,
+        },
     }
 
 
@@ -110,7 +114,7 @@ def _slow_parts(context: ServerContext, meter: DiskMeter) -> dict[str, Any]:
     tracker = context.tracker.state()
     counts = context.reads.counts()
     return {
-        "disk": meter.use(),
+        "disk": {**meter.use(), "journal": context.journal.size_bytes()},
         "mlflow": {"kind": tracker.kind.value, "detail": tracker.detail, "uri": tracker.uri},
         "counts": {"queued": counts.get("QUEUED", 0), "active": counts.get("ACTIVE", 0)},
     }

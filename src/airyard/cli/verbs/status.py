@@ -54,7 +54,9 @@ def _pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
         ("containment", containment_text(cage)),
         (
             "journal",
-            f"{journal.get('seq')} events, {formats.size(journal.get('bytes'))}" if journal else None,
+            f"{journal.get('seq')} events, {formats.size(journal.get('bytes'))}, in {journal.get('place')}"
+            if journal
+            else None,
         ),
         ("disk", ", ".join(f"{kind} {formats.size(octets)}" for kind, octets in disk.items())),
         *((f"{name} at", path) for name, path in (found.get("paths") or {}).items()),

@@ -1,0 +1,88 @@
+"""Where a server's journal is: the file of its data folder, or the PostgreSQL database that its configuration names.
+
+Owns: the password's way from a file or the environment to the adapter, the note of a journal that has moved.
+Must not know: what is in a journal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+from airyard.adapters.sql_database import Database
+from airyard.adapters.sqlite_engine import SqliteDatabase
+from airyard.core.errors import Fix, UserError
+from airyard.server.config import Config
+from airyard.server.premises import write_atomically
+
+FILE = Path("server/journal.db")
+MOVED = Path("server/journal.moved")
+PASSWORD_VARIABLE = "AIRYARD_JOURNAL_PASSWORD"
+SQLITE = "sqlite"
+"""What stands for the file of the data folder where an address is asked for."""
+
+
+def journal_database(config: Config, home: Path) -> Database:
+    """Return the configured place of the journal. Nothing is opened.
+
+    Raises: UserError (``BAD_CONFIG``, ``POSTGRES_NOT_INSTALLED``; ``JOURNAL_MOVED`` for the place that it has left).
+    """
+    database = database_at(config.journal.url, config.journal.password_file, home)
+    _refuse_the_old_place(database, home)
+    return database
+
+
+def database_at(url: str | None, password_file: str | None, home: Path) -> Database:
+    """Return the database of an address; None and ``sqlite`` are the data folder's file."""
+    password = os.environ.pop(PASSWORD_VARIABLE, None)  # taken out: what this process starts need not know it
+    if url is None or url == SQLITE:
+        return SqliteDatabase(home / FILE)
+    # Imported here: who keeps a file needs no driver.
+    from airyard.adapters.postgres_engine import PostgresDatabase
+
+    return PostgresDatabase(url, _read_password(Path(password_file)) if password_file else password)
+
+
+def note_move(home: Path, source: Database, target: Database) -> None:
+    """Note that the journal has left a place: no server may go on there."""
+    note = {"from": source.name, "to": target.name}
+    write_atomically(home / MOVED, json.dumps(note).encode())
+
+
+def _refuse_the_old_place(database: Database, home: Path) -> None:
+    try:
+        note = json.loads((home / MOVED).read_text())
+        old, new = str(note["from"]), str(note["to"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if old != database.name:
+        return
+    url = SQLITE if new == str(home / FILE) else new
+    raise UserError(
+        f"The journal was moved from {old} to {new}, and the configuration still names the old place.",
+        code="JOURNAL_MOVED",
+        fix=Fix(
+            text=f'Set url = "{url}" under [journal] in {home / "config.toml"}; to go on with the old one and '
+            f"lose what came after, remove {home / MOVED}."
+        ),
+        details={"from": old, "to": new},
+    )
+
+
+def _read_password(file: Path) -> str:
+    try:
+        if stat.S_IMODE(file.stat().st_mode) & 0o077:
+            raise UserError(
+                f"the password file {file} can be read by others",
+                code="BAD_CONFIG",
+                fix=Fix(text="make it its owner's alone", command=f"chmod 600 {file}"),
+            )
+        return file.read_text().strip()
+    except OSError as error:
+        raise UserError(
+            f"the password file {file} cannot be read: {error.strerror}",
+            code="BAD_CONFIG",
+            fix="correct [journal] password_file",
+        ) from error
