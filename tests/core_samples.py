@@ -72,6 +72,8 @@ POLICY = Policy(
             slicing=Slicing(first_slice_ms=60_000, apart_ms=30_000),
             ageing_ms=90_000,
             reservations=3,
+            prolog=NodeCommand(command="check", timeout_ms=5_000),
+            epilog=NodeCommand(command="clean", timeout_ms=6_000),
         ),
     ),
     projects=(
@@ -138,7 +140,13 @@ FAILURE = Failure(
     fingerprint="00ff",
 )
 STOP = StopRequest(
-    reason=StopReason.PREEMPTED, by="scheduler", at_ms=30, grace_s=120, message="for run 9", for_run=9
+    reason=StopReason.PREEMPTED,
+    by="scheduler",
+    at_ms=30,
+    grace_s=120,
+    message="for run 9",
+    for_run=9,
+    rule="reclaim",
 )
 CHECKPOINT = Checkpoint(step=7, path="step-7", at_ms=25)
 TRACKING = Tracking(state=TrackingState.OPEN, experiment_id="1", run_id="abc", detail="late")

@@ -213,4 +213,5 @@ def _exposure(one: Exposure, acknowledged: bool) -> Document:
         "since": rfc3339(one.safe_ms),
         "acknowledged": acknowledged,
         "ends": {"p50": rfc3339(one.end_ms), "p90": rfc3339(one.late_end_ms)},
+        "leaving": one.leaving,
     }

@@ -24,6 +24,7 @@ from airyard.core.run import (
     Outcome,
     Run,
     RunState,
+    StopReason,
     StopRequest,
     Tracking,
     TrackingState,
@@ -133,6 +134,7 @@ def explanation(run: Run, lights: Lights = NO_LIGHTS) -> Document:
         "message": "",
         "evidence": {},
         "position": None,
+        "evicted": _evicted(run),
         "fix": None,
     }
     if pending is not None:
@@ -162,6 +164,23 @@ def explanation(run: Run, lights: Lights = NO_LIGHTS) -> Document:
         "message": f"attempt {attempt.number} is {status_of(run).lower()} on {where}{stop}",
         "evidence": {"nodes": [member.node for member in attempt.members]},
     }
+
+
+def _evicted(run: Run) -> Document | None:
+    """Return for whom a live run had to leave last and by what right; of one that is leaving, for whom it leaves."""
+    if run.state is RunState.ENDED:
+        return None
+    for attempt in reversed(run.attempts):
+        stop = attempt.stop
+        if stop is not None and stop.reason is StopReason.PREEMPTED:
+            return {
+                "attempt": attempt.number,
+                "at": rfc3339(stop.at_ms),
+                "for_run": stop.for_run,
+                "rule": stop.rule or None,
+                "text": stop.message,
+            }
+    return None
 
 
 def _duration_ms(run: Run) -> int | None:
@@ -266,6 +285,7 @@ def _stop(stop: StopRequest | None) -> Document | None:
         "at": rfc3339(stop.at_ms),
         "message": stop.message,
         "for_run": stop.for_run,
+        "rule": stop.rule or None,
     }
 
 

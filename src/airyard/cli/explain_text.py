@@ -89,6 +89,7 @@ def _waiting(found: Found, zone: tzinfo | None, now: datetime | None) -> Iterato
         named = f"{_word('run', runs)} {', '.join(map(str, runs))}"
         yield "may evict", f"{named}, from {when} on unless there is room before: {may_evict['text']}"
     yield "lasts", _lasts(found.get("predicted"))
+    yield "evicted last", _evicted(found, zone, now)
     for place, one in enumerate(found.get("counterfactuals") or []):
         yield "" if place else "would start", would_start(one, zone, now)
     if found.get("counterfactuals_failed"):
@@ -121,17 +122,30 @@ def _running(found: Found, zone: tzinfo | None, now: datetime | None) -> Iterato
     if not told:
         return
     yield "ends", starts(told.get("ends"), zone, now)
-    yield "may evict it", "; ".join(_evictors(told, zone, now)) or "nobody"
-    if told.get("evicted_at"):
+    if not told.get("leaving"):
+        yield "may evict it", "; ".join(_evictors(told, zone, now)) or "nobody"
         until = told.get("spared_until")
         spared = f", spared until {about(until, zone, now)} while there is another choice" if until else ""
-        yield "evicted last", about(told["evicted_at"], zone, now) + spared
+        yield (
+            "evicted last",
+            (_evicted(found, zone, now) or _moment(told.get("evicted_at"), zone, now)) + spared,
+        )
     since = (
         "its last checkpoint"
         if told.get("acknowledged")
         else "it started; this attempt has saved no checkpoint"
     )
     yield "would lose", f"{duration(told['lost_device_seconds'] * 1000)} of device time since {since}"
+
+
+def _evicted(found: Found, zone: tzinfo | None, now: datetime | None) -> str:
+    """``14:05, preempted for run 12 (CRITICAL)``."""
+    told = found.get("evicted")
+    return f"{_moment(told['at'], zone, now)}, {told['text']}" if told else ""
+
+
+def _moment(at: str | None, zone: tzinfo | None, now: datetime | None) -> str:
+    return about(at, zone, now) if at else ""
 
 
 def _evictors(told: Found, zone: tzinfo | None, now: datetime | None) -> Iterator[str]:

@@ -95,7 +95,9 @@ def status_line(run: Run, *, zone: tzinfo | None = None) -> str:
     if status == "STOPPING":
         stop = (latest_attempt(run) or {}).get("stop") or {}
         by = f" by {stop['by']}" if stop.get("by") else ""
-        return f"stopping: {str(stop.get('reason') or 'asked to').replace('_', ' ').lower()}{by}"
+        asked = f"{str(stop.get('reason') or 'asked to').replace('_', ' ').lower()}{by}"
+        # An eviction says for whom, and by what right.
+        return f"stopping: {stop['message'] if stop.get('for_run') and stop.get('message') else asked}"
     return status_word(run)
 
 
@@ -225,6 +227,7 @@ def _facts(run: Run, zone: tzinfo | None) -> str:
             ("duration", duration(elapsed_ms(run)) if elapsed_ms(run) is not None else None),
             ("phases", _phase_times(started, zone)),
             ("waiting", pending_text(run, zone)),
+            ("evicted", _evicted(run.get("attempts") or (), zone)),
             ("retries", retries),
             ("time limit", duration(run["timeout_s"] * 1000) if run.get("timeout_s") else None),
             ("code", f"{code['tree_hash'][:12]} · {code.get('directory_name')}{commit}" if code else None),
@@ -232,6 +235,16 @@ def _facts(run: Run, zone: tzinfo | None) -> str:
             ("logs", None if run.get("state") != "ENDED" else _complete(run.get("logs_complete"))),
         ]
     )
+
+
+def _evicted(attempts: Sequence[Mapping[str, Any]], zone: tzinfo | None) -> str | None:
+    """Say of the newest attempt that was evicted when, for whom and by what right."""
+    for attempt in reversed(attempts):
+        stop = attempt.get("stop") or {}
+        if stop.get("for_run"):
+            at = formats.clock_time(stop["at"], zone)
+            return f"attempt {attempt['attempt']} at {at}: {stop['message']}"
+    return None
 
 
 def _phase_times(phases: Sequence[Mapping[str, Any]], zone: tzinfo | None) -> str:

@@ -102,6 +102,8 @@ class StopRequest:
     message: str = ""
     for_run: int | None = None
     """The run for which an evicted one makes room."""
+    rule: str = ""
+    """By what right it is evicted: ``priority``, ``reclaim`` or ``slice``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

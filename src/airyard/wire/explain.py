@@ -84,7 +84,10 @@ class OvertakesDoc(Answer):
 
 
 class PreemptionDoc(Answer):
-    """Who may evict a live attempt, from when on, and what it would lose now (since ``since``)."""
+    """Who may evict a live attempt, from when on, and what it would lose now (since ``since``).
+
+    Nobody may when it is ``leaving`` already.
+    """
 
     classes: list[str]
     owners: list[str]
@@ -97,6 +100,17 @@ class PreemptionDoc(Answer):
     since: str
     acknowledged: bool
     ends: EtaDoc
+    leaving: bool
+
+
+class EvictedDoc(Answer):
+    """For whom a live run had to leave last and by what right; of one that is leaving, for whom it leaves."""
+
+    attempt: int
+    at: str
+    for_run: int | None
+    rule: str | None
+    text: str
 
 
 class ExplainAnswer(Answer):
@@ -119,5 +133,6 @@ class ExplainAnswer(Answer):
     passed_by: OvertakesDoc | None
     went_before: OvertakesDoc | None
     preemption: PreemptionDoc | None
+    evicted: EvictedDoc | None
     estimates: EstimatesDoc | None
     fix: FixDoc | None

@@ -364,6 +364,7 @@ class StopDoc(Answer):
     at: str
     message: str
     for_run: int | None
+    rule: str | None
 
 
 class CheckpointDoc(Answer):

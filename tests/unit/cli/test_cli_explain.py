@@ -150,6 +150,28 @@ def test_a_running_run_in_words() -> None:
     ]
 
 
+EVICTED = {
+    "attempt": 0,
+    "at": "2026-01-31T11:30:00Z",
+    "for_run": 12,
+    "rule": "reclaim",
+    "text": "preempted for run 12 (project nlp takes its guarantee back)",
+}
+
+
+def test_a_victim_says_for_whom_it_was_evicted_and_by_what_right() -> None:
+    why = "11:30, preempted for run 12 (project nlp takes its guarantee back)"
+    assert f"evicted last  {why}" in explain_text.page({**WAITING, "evicted": EVICTED}, UTC, NOW).splitlines()
+    again = explain_text.page({**RUNNING, "evicted": EVICTED}, UTC, NOW)
+    assert f"evicted last  {why}, spared until 12:30 while there is another choice" in again.splitlines()
+
+
+def test_of_a_victim_that_leaves_nobody_is_said_to_be_able_to_evict_it() -> None:
+    told = {**RUNNING, "preemption": {**RUNNING["preemption"], "leaving": True}, "evicted": EVICTED}
+    labels = [line.split("  ")[0] for line in explain_text.page(told, UTC, NOW).splitlines()[2:]]
+    assert labels == ["ends", "would lose", "nodes"]
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

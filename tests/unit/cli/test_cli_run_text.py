@@ -51,6 +51,22 @@ def test_a_stop_names_reason_and_who_asked() -> None:
     assert run_text.status_line(run) == "stopping: time limit by airyard"
 
 
+def test_a_victim_names_the_run_for_which_it_leaves_or_left() -> None:
+    stop = {
+        "reason": "PREEMPTED",
+        "by": "scheduler",
+        "at": "2026-01-31T12:00:00Z",
+        "message": "preempted for run 9 (CRITICAL)",
+        "for_run": 9,
+    }
+    attempts = [{"attempt": 0, "stop": stop}]
+    run = run_document(state="ACTIVE", status="STOPPING", outcome=None, attempts=attempts)
+    assert run_text.status_line(run) == "stopping: preempted for run 9 (CRITICAL)"
+    waits = {**run, "attempts": [*attempts, {"attempt": 1}]}
+    lines = run_text.page(waits, colour=False, zone=UTC).splitlines()
+    assert "evicted     attempt 0 at 12:00:00: preempted for run 9 (CRITICAL)" in lines
+
+
 def test_a_signal_is_named_where_there_is_no_message() -> None:
     failure = {"cause": "USER_CODE", "member": 0, "node": None, "signal": 11, "message": ""}
     assert run_text.failure_text(failure) == "USER_CODE on node 0: ended by signal 11"

@@ -276,6 +276,14 @@ def test_no_eviction_is_announced_that_will_not_be(running: Running) -> None:
     assert explained(book_of(yard(1, [waits(1)], [running])), 1).ways_out.prospect is None
 
 
+def test_who_is_leaving_already_may_be_evicted_by_nobody() -> None:
+    pool = {"slicing": Slicing()}
+    leaving = victim(rank=2, stopping=True, acknowledges=True, evicted_ms=at(-1), ends=1)
+    found = exposure(book_of(yard(1, running=[leaving], pool=pool)), leaving, NOW_MS)
+    assert (found.classes, found.owners, found.younger, found.spared_until_ms) == ((), (), False, None)
+    assert (found.leaving, found.end_ms) == (True, at(1))
+
+
 def test_submit_order_has_no_shorter_runs_ahead() -> None:
     snapshot = yard(
         1,

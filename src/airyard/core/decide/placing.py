@@ -165,6 +165,7 @@ def _evict(state: ClusterState, eviction: Eviction, now_ms: int) -> Decision:
         grace_s=grace_of(run),
         message=f"preempted for run {waiting.run_id} ({_BY_RIGHT[eviction.rule].format(run=waiting)})",
         for_run=waiting.run_id,
+        rule=eviction.rule,
     )
     draft.emit(StopOrdered(run_id=run.run_id, attempt=attempt.number, stop=stop))
     advance(draft)

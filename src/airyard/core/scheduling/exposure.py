@@ -15,7 +15,7 @@ from airyard.core.scheduling.preempt import BEST_EFFORT_RANK, SAFE_MS, SPARED_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """Who may evict a live attempt.
+    """Who may evict a live attempt; nobody when it is ``leaving`` already.
 
     ``classes`` may always; ``owners`` are projects with a guarantee that is not used up, of which its project borrows;
     ``younger``: runs that have not had their first slice. ``from_ms`` and ``younger_from_ms``: from when on.
@@ -36,12 +36,15 @@ class Exposure:
     devices: int
     end_ms: int
     late_end_ms: int
+    leaving: bool = False
 
 
 def exposure(book: Book, running: Running, now_ms: int) -> Exposure:
     """Say who may evict an attempt that the book knows. Cost: projects."""
     from_ms = running.placed_ms + SAFE_MS
-    slicing = book.slicing(running.pool, running.project) if running.acknowledges else None
+    leaving = running.stopping
+    acknowledges = running.acknowledges and not leaving
+    slicing = book.slicing(running.pool, running.project) if acknowledges else None
     younger_from_ms = None
     if slicing is not None:
         younger_from_ms = running.placed_ms + max(slicing.first_slice_ms - running.served_ms, SAFE_MS)
@@ -50,18 +53,19 @@ def exposure(book: Book, running: Running, now_ms: int) -> Exposure:
     spared_ms = running.evicted_ms + SPARED_MS if running.evicted_ms is not None else None
     return Exposure(
         run_id=running.run_id,
-        classes=tuple(name for rank, name in sorted(CLASSES.items()) if rank < running.rank),
-        owners=_owners(book, running),
+        classes=tuple(name for rank, name in sorted(CLASSES.items()) if rank < running.rank and not leaving),
+        owners=_owners(book, running) if not leaving else (),
         younger=slicing is not None,
         from_ms=from_ms,
         younger_from_ms=younger_from_ms,
         evicted_ms=running.evicted_ms,
-        spared_until_ms=spared_ms if spared_ms is not None and spared_ms > now_ms else None,
+        spared_until_ms=spared_ms if spared_ms is not None and spared_ms > now_ms and not leaving else None,
         safe_ms=running.safe_ms,
         lost_ms=max(now_ms - running.safe_ms, 0) * running.devices,
         devices=running.devices,
         end_ms=running.end_ms,
         late_end_ms=running.late_end_ms,
+        leaving=leaving,
     )
 
 
