@@ -72,8 +72,6 @@ POLICY = Policy(
             slicing=Slicing(first_slice_ms=60_000, apart_ms=30_000),
             ageing_ms=90_000,
             reservations=3,
-            prolog=NodeCommand(command="check", timeout_ms=5_000),
-            epilog=NodeCommand(command="clean", timeout_ms=6_000),
         ),
     ),
     projects=(
