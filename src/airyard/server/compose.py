@@ -56,8 +56,8 @@ from airyard.server.estimates import EstimateKeeper
 from airyard.server.fleet import FleetDesk, advertised, make_ray_engine
 from airyard.server.garbage import Collector
 from airyard.server.housekeeping import Housekeeper
-from airyard.server.mlflow_policy import AttemptScope
 from airyard.server.journal_place import journal_database
+from airyard.server.mlflow_policy import AttemptScope
 from airyard.server.people_file import PeopleFile
 from airyard.server.premises import Premises
 from airyard.server.secret_rights import lookup
@@ -82,8 +82,8 @@ class Server:
         self._home = home
         self._simulate = dict(simulate)
         self._declared = read_configured(config.policy.file)
-        file = config.people.file
         self._database = journal_database(config, home)
+        file = config.people.file
         self._people = PeopleFile(Path(file) if file is not None else None, owner=getpass.getuser())
         self._insecure = False
         self._premises = Premises(home)
@@ -136,10 +136,10 @@ class Server:
                 clock=self._clock,
                 do=effects.do,
                 changes=changes,
+                renew=engine.renew,
             )
             reads = SqlReadStore(self._database)
             yard = self._premises.yard_id()
-                renew=engine.renew,
             tracking.start(lambda attempt_key: real_ids_for(reads, yard, attempt_key))
             parts.callback(tracking.stop)
             loop.start()

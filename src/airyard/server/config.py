@@ -101,15 +101,6 @@ class PolicySection(_Section):
     """A yard.yaml; relative to the configuration file."""
 
 
-class PeopleSection(_Section):
-    """Where users, their roles and groups are declared."""
-
-    file: str | None = None
-    """A users.yaml; relative to the configuration file. Without one the owner is the only user."""
-
-
-def _environments() -> dict[str, EnvironmentSection]:
-    return {version: EnvironmentSection() for version in ("4", "5", "6")}
 class JournalSection(_Section):
     """Where the journal is kept: by default in a SQLite file of the data folder."""
 
@@ -136,6 +127,15 @@ class JournalSection(_Section):
         return value
 
 
+class PeopleSection(_Section):
+    """Where users, their roles and groups are declared."""
+
+    file: str | None = None
+    """A users.yaml; relative to the configuration file. Without one the owner is the only user."""
+
+
+def _environments() -> dict[str, EnvironmentSection]:
+    return {version: EnvironmentSection() for version in ("4", "5", "6")}
 
 
 class Config(_Section):
@@ -146,6 +146,7 @@ class Config(_Section):
     tracking: TrackingSection = TrackingSection()
     environments: dict[str, EnvironmentSection] = Field(default_factory=_environments)
     retention: RetentionSection = RetentionSection()
+    journal: JournalSection = JournalSection()
     policy: PolicySection = PolicySection()
     people: PeopleSection = PeopleSection()
 
@@ -155,7 +156,6 @@ class Config(_Section):
         return RetentionPolicy(
             runs=Keep(age_ms=int(given.runs_days * DAY_MS)),
             logs=Keep(age_ms=int(given.logs_days * DAY_MS), cap_bytes=int(given.logs_cap_gib * GIB)),
-    journal: JournalSection = JournalSection()
             code=Keep(age_ms=int(given.code_days * DAY_MS)),
             environments=Keep(
                 age_ms=int(given.environments_days * DAY_MS), cap_bytes=int(given.environments_cap_gib * GIB)
@@ -204,6 +204,9 @@ def load_config(path: Path | None, *, home: Path) -> Config:
         update={
             "policy": PolicySection(file=_beside(folder, config.policy.file)),
             "people": PeopleSection(file=_beside(folder, config.people.file)),
+            "journal": config.journal.model_copy(
+                update={"password_file": _beside(folder, config.journal.password_file)}
+            ),
         }
     )
 
@@ -214,9 +217,6 @@ def _beside(folder: Path, name: str | None) -> str | None:
 
 
 def _problem(item: Mapping[str, Any]) -> str:
-            "journal": config.journal.model_copy(
-                update={"password_file": _beside(folder, config.journal.password_file)}
-            ),
     """Say one problem in our words: where, what, and for an unknown key its near miss and the keys there are."""
     path = [str(part) for part in item["loc"]]
     where = ".".join(path)
