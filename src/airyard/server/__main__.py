@@ -49,6 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
         default=None,
         help="HOST:PORT or auto: a Ray cluster that others keep; implies --engine ray",
     )
+    parser.add_argument(
+        "--insecure", action="store_true", help="serve plain HTTP beyond loopback, where nobody else listens"
+    )
     given = parser.parse_args(arguments)
     os.umask(0o077)
     _set_up_logging()
@@ -81,6 +84,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _with_arguments(config: Config, given: argparse.Namespace) -> Config:
     """Let the command line win over the file."""
     listening = {name: value for name in ("host", "port") if (value := getattr(given, name)) is not None}
+    if given.insecure:
+        listening["insecure"] = True
     engine = config.engine
     if given.ray_address is not None:
         ray = engine.ray.model_copy(update={"address": given.ray_address})

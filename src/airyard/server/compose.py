@@ -39,7 +39,7 @@ from airyard.app.loop import ControlLoop
 from airyard.app.orders import BaseEnvironment, OrderDesk, environment_order
 from airyard.app.tracking_runs import real_ids_for
 from airyard.core.access.tokens import Token
-from airyard.core.errors import AiryardError, Unavailable
+from airyard.core.errors import AiryardError, Denied, Unavailable
 from airyard.core.ids import AttemptKey
 from airyard.core.run import RunState
 from airyard.core.tracking_alias import alias_of
@@ -51,6 +51,7 @@ from airyard.server.auth import Gatekeeper
 from airyard.server.config import Config
 from airyard.server.configured_policy import declare_configured, read_configured
 from airyard.server.context import AccessParts, Principal, ServerContext
+from airyard.server.doors import Doors, named_host, serve
 from airyard.server.effects import Effects
 from airyard.server.estimates import EstimateKeeper
 from airyard.server.fleet import FleetDesk, advertised, make_ray_engine
@@ -85,7 +86,6 @@ class Server:
         self._database = journal_database(config, home)
         file = config.people.file
         self._people = PeopleFile(Path(file) if file is not None else None, owner=getpass.getuser())
-        self._insecure = False
         self._premises = Premises(home)
         self._clock = SystemClock()
         self._stop_asked = threading.Event()
@@ -94,16 +94,19 @@ class Server:
     def run(self) -> None:
         """Serve until asked to stop. Raises: AiryardError when it cannot start; everything is closed then."""
         self._premises.open()
-        listener = self._premises.listen(self._config.server.host, self._config.server.port)
-        with contextlib.closing(listener):
-            self._run_on(listener)
+        with Doors.opened(self._premises, self._config.server) as doors:
+            self._run_on(doors)
 
-    def _run_on(self, listener: socket.socket) -> None:
-        host, port = listener.getsockname()[:2]
+    def _run_on(self, doors: Doors) -> None:
+        self._doors = doors
+        host, port = doors.private.getsockname()[:2]
         host = advertised(host)
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         started_ms = self._clock.now_ms()
         self._premises.note_holder(started_ms, host, port)
+        if doors.public_url is not None and self._config.engine.kind == "ray":
+            # The machines of a fleet come by the public door.
+            host, url = named_host(self._config.server.host), doors.public_url
         folder = self._premises.folder
         with contextlib.ExitStack() as parts:
             changes = ChangeFeed()
@@ -162,14 +165,14 @@ class Server:
             keeper = EstimateKeeper(loop, reads, SqlEstimateStore(self._database), self._clock)
             keeper.start()
             parts.callback(keeper.stop)
-            app = self._app(context, gatekeeper, tracking)
+            app = self._app(context, gatekeeper, tracking, url)
             if isinstance(engine, RayEngine):
                 fleet = FleetDesk(engine, loop, host=host, now_ms=self._clock.now_ms, by=context.owner)
                 app.include_router(routes_fleet.router(fleet))
             collector = Collector()
             collector.start()
             parts.callback(collector.stop)
-            self._serve(app, listener, url, started_ms, on_stopping=changes.close)
+            self._serve(app, doors, started_ms, on_stopping=changes.close)
             if not loop.query(_has_live_runs).result(timeout=30):
                 self._premises.forget_arguments()
             if not loop.query(_has_live_attempts).result(timeout=30):
@@ -232,7 +235,7 @@ class Server:
 
         return ServerContext(
             home=self._home,
-            url=url,
+            url=self._doors.public_url or url,
             started_ms=started_ms,
             owner=getpass.getuser(),
             loop=loop,
@@ -270,7 +273,7 @@ class Server:
             audit=self._audit,
             used_ms=gatekeeper.used_ms,
             problem=lambda: self._people.problem,
-            insecure=self._insecure,
+            insecure=self._doors.insecure,
         )
 
     def _await_first_hello(
@@ -303,11 +306,14 @@ class Server:
             fix=f"look at {self._premises.folder / 'agent.log'}",
         )
 
-    def _app(self, context: ServerContext, gatekeeper: Gatekeeper, tracking: TrackingParts) -> FastAPI:
+    def _app(
+        self, context: ServerContext, gatekeeper: Gatekeeper, tracking: TrackingParts, url: str
+    ) -> FastAPI:
+        """Put the application together; ``url`` is where runs reach it."""
         desk = OrderDesk(
             bases=self._bases(),
             secret=lookup(context.secrets, self._audit),
-            tracking_uri=f"{context.url}/mlflow",
+            tracking_uri=f"{url}/mlflow",
             yard=self._premises.yard_id(),
         )
 
@@ -329,13 +335,14 @@ class Server:
     def _serve(
         self,
         app: FastAPI,
-        listener: socket.socket,
-        url: str,
+        doors: Doors,
         started_ms: int,
         *,
         on_stopping: Callable[[], None],
     ) -> None:
-        host, port = listener.getsockname()[:2]
+        host, port = doors.private.getsockname()[:2]
+        host = advertised(host)
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         server = _AnnouncingServer(
             uvicorn.Config(
                 app,
@@ -362,9 +369,9 @@ class Server:
         threading.Thread(target=self._watch_home, name="home", daemon=True).start()
         if self._stop_asked.is_set():
             return
-        _log.info("serving", url=url, home=str(self._home), simulate=self._simulate)
+        _log.info("serving", url=url, public=doors.public_url, home=str(self._home), simulate=self._simulate)
         with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-            runner.run(server.serve(sockets=[listener]))
+            runner.run(serve(server, doors, self._config.server))
         self._premises.withdraw()
         _log.info("stopped")
 
@@ -450,7 +457,12 @@ def _stopping_the_agent_on_failure(loop: ControlLoop, engine: LocalEngine | RayE
 
 
 def _authorise(gatekeeper: Gatekeeper, request: Request) -> Principal:
-    return gatekeeper.authorise(request.headers.get("authorization"), request.cookies.get(SESSION_COOKIE))
+    principal = gatekeeper.authorise(
+        request.headers.get("authorization"), request.cookies.get(SESSION_COOKIE)
+    )
+    if principal.member is None and not principal.sees_all:
+        raise Denied("MLflow's pages show every run; they are for operators", code="FORBIDDEN")
+    return principal
 
 
 def _scopes(context: ServerContext, yard: str) -> Any:
@@ -485,11 +497,16 @@ def _add_session_route(app: FastAPI, gatekeeper: Gatekeeper) -> None:
     """``/open?code=...&to=/mlflow/...`` changes a one-time code for a browser session."""
 
     @app.get("/open", include_in_schema=False)
-    async def open_page(code: str, to: str = "/mlflow/") -> RedirectResponse:
+    async def open_page(request: Request, code: str, to: str = "/mlflow/") -> RedirectResponse:
         target = to if to.startswith("/") and not to.startswith("//") and "\\" not in to else "/mlflow/"
         answer = RedirectResponse(target, status_code=303)
         answer.set_cookie(
-            SESSION_COOKIE, gatekeeper.session_for(code), httponly=True, samesite="strict", max_age=12 * 3600
+            SESSION_COOKIE,
+            gatekeeper.session_for(code),
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+            max_age=12 * 3600,
         )
         return answer
 

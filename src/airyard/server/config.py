@@ -28,11 +28,20 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class TlsSection(_Section):
+    """What the server proves itself with beyond this machine: PEM files, relative to the configuration file."""
+
+    certificate: str
+    key: str
+
+
 class ServerSection(_Section):
-    """Where the server listens."""
+    """Where the server listens. Beyond loopback it takes ``tls``, or ``insecure`` does without."""
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    tls: TlsSection | None = None
+    insecure: bool = False
 
 
 class RaySection(_Section):
@@ -202,6 +211,7 @@ def load_config(path: Path | None, *, home: Path) -> Config:
     folder = file.absolute().parent
     return config.model_copy(
         update={
+            "server": _tls_beside(folder, config.server),
             "policy": PolicySection(file=_beside(folder, config.policy.file)),
             "people": PeopleSection(file=_beside(folder, config.people.file)),
             "journal": config.journal.model_copy(
@@ -209,6 +219,16 @@ def load_config(path: Path | None, *, home: Path) -> Config:
             ),
         }
     )
+
+
+def _tls_beside(folder: Path, section: ServerSection) -> ServerSection:
+    if section.tls is None:
+        return section
+    found = TlsSection(
+        certificate=str(folder / Path(section.tls.certificate).expanduser()),
+        key=str(folder / Path(section.tls.key).expanduser()),
+    )
+    return section.model_copy(update={"tls": found})
 
 
 def _beside(folder: Path, name: str | None) -> str | None:

@@ -127,13 +127,13 @@ class Premises:
             path.chmod(0o600)  # it was copied or restored without its mode
         return found
 
-    def listen(self, host: str, port: int | None) -> socket.socket:
-        """Bind the configured port, else the one chosen before, else a free one that is then kept.
+    def listen(self, host: str, port: int | None, *, name: str = "http") -> socket.socket:
+        """Bind the configured port, else the one chosen before, else a free one that is then kept as ``name``.
 
         Raises: Unavailable (``PORT_TAKEN``) naming the port and, where it can be found, its holder;
         UserError for a host that is not this machine's.
         """
-        kept = self._kept_port()
+        kept = self._kept_ports().get(name)
         wanted = port or kept or 0
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         # Named, because asyncio sets TCP_NODELAY only on sockets that say they are TCP: else answers wait 40 ms.
@@ -157,15 +157,16 @@ class Premises:
         listener.listen(1024)
         listener.setblocking(False)
         if port is None and kept is None:
-            chosen = {"http": listener.getsockname()[1]}
+            chosen = {**self._kept_ports(), name: listener.getsockname()[1]}
             write_atomically(self.folder / "ports.json", json.dumps(chosen).encode())
         return listener
 
-    def _kept_port(self) -> int | None:
+    def _kept_ports(self) -> dict[str, int]:
         try:
-            return int(json.loads((self.folder / "ports.json").read_text())["http"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return None
+            found = json.loads((self.folder / "ports.json").read_text())
+            return {str(name): int(port) for name, port in found.items()}
+        except (FileNotFoundError, ValueError, AttributeError, TypeError):
+            return {}
 
     def announce(self, endpoint: dict[str, Any]) -> None:
         """Write ``endpoint.json``: from now on clients find the server."""

@@ -51,6 +51,7 @@ def _pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
             for pool, figures in (found.get("forecast") or {}).items()
         ),
         ("mlflow", " · ".join(str(mlflow[key]) for key in ("kind", "detail", "uri") if mlflow.get(key))),
+        ("access", _access(found.get("access") or {})),
         ("containment", containment_text(cage)),
         (
             "journal",
@@ -61,6 +62,22 @@ def _pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
         ("disk", ", ".join(f"{kind} {formats.size(octets)}" for kind, octets in disk.items())),
         *((f"{name} at", path) for name, path in (found.get("paths") or {}).items()),
     ]
+
+
+def _access(found: Mapping[str, Any]) -> str | None:
+    """Say who one is here, and what an operator should know of how others get in."""
+    you = found.get("you")
+    if not you:
+        return None
+    parts = [f"you are {you['name']} ({you['role']})"]
+    if you.get("token_id"):
+        project = f" in project {you['project']}" if you.get("project") else ""
+        parts.append(f"token {you['token_id']} of scope {you['scope']}{project}")
+    if found.get("insecure"):
+        parts.append("INSECURE: plain HTTP beyond this machine")
+    if found.get("users_file_problem"):
+        parts.append(f"the users file is refused, an older one counts: {found['users_file_problem']}")
+    return " · ".join(parts)
 
 
 def _forecast(figures: Mapping[str, Any]) -> str:

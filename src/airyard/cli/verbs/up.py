@@ -20,7 +20,8 @@ DEFAULT_SIMULATION = "GPU_8xH100=4,GPU_1xH100=2,GPU_1xA10=2"
 )
 @click.option("--port", type=click.IntRange(1, 65535), help="Listen here; remembered.")
 @click.option("--config", type=click.Path(exists=True, dir_okay=False), help="Configuration of the server.")
-def command(app: App, simulate: str | None, port: int | None, config: str | None) -> None:
+@click.option("--insecure", is_flag=True, help="Serve plain HTTP beyond loopback too; `status` says so.")
+def command(app: App, simulate: str | None, port: int | None, config: str | None, insecure: bool) -> None:
     """Start the local server, or say that it runs."""
     from airyard.sdk import embedded
 
@@ -35,6 +36,7 @@ def command(app: App, simulate: str | None, port: int | None, config: str | None
     arguments = ["--simulate", _spell(wanted)] if wanted is not None else []
     arguments += ["--port", str(port)] if port else []
     arguments += ["--config", str(config)] if config else []
+    arguments += ["--insecure"] if insecure else []
     lines: list[str] = []
     transport = embedded.find_or_start(target.home, announce=lines.append, arguments=arguments)
     transport.close()
