@@ -65,13 +65,14 @@ def _place() -> str:
 
 
 class PostgresServer:
-    """One cluster. ``folder`` holds everything, the socket included."""
+    """One cluster. ``folder`` holds everything, the socket included. Without a password everybody is let in."""
 
-    def __init__(self) -> None:
+    def __init__(self, password: str | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="airyard-pg-", dir=_place()))
         self._account = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
         self._data = self.folder / "data"
         self._log = self.folder / "log"
+        self._password: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._count = itertools.count(1)
         self._log.touch()
@@ -79,8 +80,13 @@ class PostgresServer:
             for path in (self.folder, self._log):
                 os.chown(path, self._account.pw_uid, self._account.pw_gid)
         self._programs = self._reachable(find_programs())
-        arguments = ["-D", str(self._data), "-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale", "-N"]
-        self._run("initdb", *arguments)
+        self._password = password
+        arguments = ["-D", str(self._data), "-U", USER, "-E", "UTF8", "--no-locale", "-N"]
+        if password is None:
+            self._run("initdb", *arguments, "-A", "trust")
+        else:
+            (self.folder / "password").write_text(password)
+            self._run("initdb", *arguments, "-A", "scram-sha-256", f"--pwfile={self.folder / 'password'}")
 
     def _reachable(self, programs: Path) -> Path:
         """Return where the server's account finds the programs; copied there if need be."""
@@ -122,6 +128,11 @@ class PostgresServer:
         self.psql(f"CREATE DATABASE {name}")
         return self.url(name)
 
+    def connections(self) -> int:
+        """Return how many clients there are, this question left out."""
+        others = "backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        return int(self.psql(f"SELECT count(*) FROM pg_stat_activity WHERE {others}"))
+
     def url(self, database: str) -> str:
         """Return a database's URL."""
         return f"postgresql://{USER}@/{database}?host={quote(str(self.folder))}"
@@ -141,6 +152,8 @@ class PostgresServer:
         account = self._account
         who = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+        if self._password is not None:
+            environment["PGPASSWORD"] = self._password
         with self._log.open("ab") as log:
             return subprocess.Popen(
                 line,
