@@ -203,6 +203,7 @@ def _overtakes(found: Sequence[Overtake], count: int) -> Document:
 def _exposure(one: Exposure, acknowledged: bool) -> Document:
     return {
         "classes": list(one.classes),
+        "own_class": one.own_class,
         "owners": list(one.owners),
         "younger": one.younger,
         "from_at": rfc3339(one.from_ms),

@@ -153,9 +153,11 @@ def _evictors(told: Found, zone: tzinfo | None, now: datetime | None) -> Iterato
     if told["classes"]:
         yield f"{' and '.join(told['classes'])} runs, from {from_at}"
     if told["owners"]:
-        yield f"runs within the guarantee of {', '.join(told['owners'])}, of which it borrows, from {from_at}"
+        owners = ", ".join(told["owners"])
+        yield f"{told['own_class']} runs within the guarantee of {owners}, of which it borrows, from {from_at}"
     if told["younger"]:
-        yield f"runs that have not had their first slice, from {about(told['younger_from_at'], zone, now)}"
+        when = about(told["younger_from_at"], zone, now)
+        yield f"{told['own_class']} runs that have not had their first slice, from {when}"
 
 
 def _both(found: Found, zone: tzinfo | None) -> Iterator[Pair]:

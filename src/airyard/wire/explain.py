@@ -90,6 +90,7 @@ class PreemptionDoc(Answer):
     """
 
     classes: list[str]
+    own_class: str
     owners: list[str]
     younger: bool
     from_at: str

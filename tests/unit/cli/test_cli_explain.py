@@ -75,6 +75,7 @@ RUNNING: dict[str, Any] = {
     "evidence": {"nodes": ["n1"]},
     "preemption": {
         "classes": ["CRITICAL"],
+        "own_class": "NORMAL",
         "owners": ["nlp"],
         "younger": True,
         "from_at": "2026-01-31T11:01:00Z",
@@ -142,8 +143,8 @@ def test_a_running_run_in_words() -> None:
         "Run 71 is active (RUNNING): attempt 0 is running on n1.",
         "",
         "ends          about 15:00",
-        "may evict it  CRITICAL runs, from 11:01; runs within the guarantee of nlp, of which it borrows, from 11:01; "
-        "runs that have not had their first slice, from 13:00",
+        "may evict it  CRITICAL runs, from 11:01; NORMAL runs within the guarantee of nlp, of which it borrows, "
+        "from 11:01; NORMAL runs that have not had their first slice, from 13:00",
         "evicted last  11:30, spared until 12:30 while there is another choice",
         "would lose    1 h 20 min of device time since its last checkpoint",
         "nodes         n1",

@@ -11,8 +11,9 @@ from airyard.core.scheduling.book import Book
 from airyard.core.scheduling.eta import etas
 from airyard.core.scheduling.explain import Ahead, Explanation, Seen, explain, ways_out
 from airyard.core.scheduling.exposure import exposure
+from airyard.core.scheduling.order import CLAIM_BAND
 from airyard.core.scheduling.overtakes import Begun, begun_by, passed, passed_by
-from airyard.core.scheduling.places import Rule, place_of, places
+from airyard.core.scheduling.places import Place, Rule, place_of, places
 from airyard.core.scheduling.plan import Reason, Running, Start, Used, Waiting
 from airyard.core.scheduling.planner import plan
 from airyard.core.scheduling.prospects import Prospect
@@ -172,7 +173,34 @@ def test_beside_a_promise_the_promise_is_named() -> None:
     (told,) = passed(book, earlier, [begun(book, 2)], NOW_MS)
     assert told.rule == "beside"
     assert "takes nothing of what run 1 is promised for 1970-04-26" in told.text
-    assert "it lasts at most 20 min" in told.text
+    assert "it is predicted to last 20 min at most, nine times in ten, or" in told.text
+    limited = replace(later, limit_ms=15 * MINUTE_MS)
+    book = book_of(yard(2, [earlier, limited], [runs(9, {"n1": WHOLE}, ends=40)]))
+    (told,) = passed(book, earlier, [begun(book, 2)], NOW_MS)
+    assert "its time limit is 15 min, or" in told.text
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        ("slice", "it had had its first slice, run 2 had not"),
+        ("reclaim", "project nlp took its guarantee back"),
+        ("priority", "CRITICAL goes before NORMAL"),
+        ("", None),
+    ],
+)
+def test_a_victim_names_itself_and_the_right_when_the_run_starts_that_it_left_for(
+    rule: str, why: str | None
+) -> None:
+    victim = waits(1, queued=-50, left_for=2, left_by=rule, evicted_ms=at(-1), placed_ms=at(-40), rank=1)
+    winner = waits(2, rank=0 if rule == "priority" else 1, project="nlp")
+    book = book_of(yard(1, [victim, winner]))
+    place = Place(1, CLAIM_BAND, 0.0, 0, 2)
+    one = Begun(want=winner, place=place, pool="h100", at_ms=NOW_MS, holds=())
+    book.drop(2)
+    (told,) = passed(book, victim, [one], NOW_MS)
+    text = f"run 1 had been evicted for it ({why})" if why else "others had been evicted for it"
+    assert told.text == f"run 2 started before run 1: {text}"
 
 
 def test_who_was_queued_earlier_has_overtaken_nobody() -> None:
@@ -204,6 +232,7 @@ def test_what_is_saved_is_not_lost() -> None:
     book = book_of(yard(1, running=[victim(safe_ms=at(-5), rank=2)]))
     found = exposure(book, book.running[9], NOW_MS)
     assert (found.classes, found.lost_ms) == (("CRITICAL", "NORMAL"), 8 * 5 * MINUTE_MS)
+    assert found.own_class == "BEST_EFFORT"
 
 
 def test_who_borrows_may_be_evicted_by_the_owners_that_want_it_back() -> None:
@@ -299,3 +328,12 @@ def test_a_parked_run_has_the_place_it_will_have() -> None:
     parked = book.queue.runs[2]
     assert place_of(book, parked, NOW_MS) < places(book, NOW_MS)[0]
     assert explained(book, 2).position is None
+
+
+@pytest.mark.parametrize("since", [-1.0, 1.0])
+def test_who_started_before_it_waited_this_time_has_not_overtaken_it(since: float) -> None:
+    """It was running, held, not to begin yet or after a failure when the other one started; its place is older."""
+    earlier, later = waits(1, queued=-50, since_ms=at(since)), waits(2)
+    book = book_of(yard(2, [earlier, later], [runs(9, {"n1": WHOLE})], pool={"reservations": 0}))
+    one = begun(book, 2)
+    assert len(passed(book, earlier, [one], NOW_MS)) == len(passed_by(book, one, NOW_MS)) == (since < 0)

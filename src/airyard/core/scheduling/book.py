@@ -166,6 +166,10 @@ class Book:
 
     # What it is asked.
 
+    def barred_now(self, node: str, project: str, now_ms: int) -> bool:
+        """True when a reservation for others is on."""
+        return any(one.bars(node, project, now_ms, now_ms + 1) for one in self.barred.get(node, ()))
+
     def pool(self, name: str) -> PoolPolicy:
         """Return a pool's rules."""
         found = self._pools.get(name)

@@ -17,14 +17,15 @@ from airyard.core.scheduling.preempt import BEST_EFFORT_RANK, SAFE_MS, SPARED_MS
 class Exposure:
     """Who may evict a live attempt; nobody when it is ``leaving`` already.
 
-    ``classes`` may always; ``owners`` are projects with a guarantee that is not used up, of which its project borrows;
-    ``younger``: runs that have not had their first slice. ``from_ms`` and ``younger_from_ms``: from when on.
-    ``spared_until_ms``: until then only when there is no other choice. ``lost_ms`` are device-milliseconds since
-    ``safe_ms``: its newest acknowledged checkpoint, else its start.
+    ``classes`` may always. Of its ``own_class`` may runs within the guarantee of ``owners``, of whom its project
+    borrows, and where ``younger`` is true runs that have not had their first slice. ``from_ms`` and
+    ``younger_from_ms``: from when on. ``spared_until_ms``: until then only when there is no other choice. ``lost_ms``
+    are device-milliseconds since ``safe_ms``: its newest acknowledged checkpoint, else its start.
     """
 
     run_id: int
     classes: tuple[str, ...]
+    own_class: str
     owners: tuple[str, ...]
     younger: bool
     from_ms: int
@@ -54,6 +55,7 @@ def exposure(book: Book, running: Running, now_ms: int) -> Exposure:
     return Exposure(
         run_id=running.run_id,
         classes=tuple(name for rank, name in sorted(CLASSES.items()) if rank < running.rank and not leaving),
+        own_class=CLASSES[running.rank],
         owners=_owners(book, running) if not leaving else (),
         younger=slicing is not None,
         from_ms=from_ms,

@@ -111,6 +111,8 @@ def _figures(book: Book, rule: Rule, earlier: Waiting, one: Begun) -> str:
         case Rule.CLASS:
             return f"its class is {CLASSES[later.rank]}, not {CLASSES[earlier.rank]}"
         case Rule.CLAIM:
+            if earlier.left_for == later.run_id and earlier.left_by:
+                return f"run {earlier.run_id} had been evicted for it ({_right(earlier, later)})"
             return "others had been evicted for it"
         case Rule.AGED:
             return (
@@ -149,11 +151,27 @@ def _beside(earlier: Waiting, one: Begun) -> str:
         return (
             f"its {_asks(one.want)} {free} free, the {_asks(earlier)} that run {earlier.run_id} asks were not"
         )
-    bound_ms = one.want.bound_ms
     return (
-        f"it takes nothing of what run {earlier.run_id} is promised for {moment(promise.from_ms)}: it lasts at most "
-        f"{span(bound_ms)}, or stands on other devices"
+        f"it takes nothing of what run {earlier.run_id} is promised for {moment(promise.from_ms)}: "
+        f"{_length(one.want)}, or it stands on other devices"
     )
+
+
+def _length(want: Waiting) -> str:
+    """Say what is known of how long a run lasts at most: its limit is a fact, a prediction is not."""
+    if want.limit_ms is not None and want.limit_ms <= want.likely_ms:
+        return f"its time limit is {span(want.limit_ms)}"
+    return f"it is predicted to last {span(want.likely_ms)} at most, nine times in ten"
+
+
+def _right(victim: Waiting, winner: Waiting) -> str:
+    """Say by what right a run was evicted for another."""
+    match victim.left_by:
+        case "slice":
+            return f"it had had its first slice, run {winner.run_id} had not"
+        case "reclaim":
+            return f"project {winner.project} took its guarantee back"
+    return f"{CLASSES[winner.rank]} goes before {CLASSES[victim.rank]}"
 
 
 def _asks(want: Waiting) -> str:

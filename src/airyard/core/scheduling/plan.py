@@ -107,6 +107,8 @@ class Waiting:
     evicted_ms: int | None = None
     left_for: int | None = None
     """The run that its last attempt was evicted for."""
+    left_by: str = ""
+    """By what right: ``priority``, ``reclaim`` or ``slice``."""
     placed_ms: int | None = None
     """When its last attempt was placed."""
     since_ms: int = 0

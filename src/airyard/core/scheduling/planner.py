@@ -514,7 +514,8 @@ class _Cycle:
         if not names and not barred:
             return None
         ahead = [hold for hold in (*self.kept, *self.holds.made) if names.intersection(hold.nodes)]
-        return reasons.held_for(want, len(ready), len(names), ahead, barred)
+        now = [name for name in barred if self.book.barred_now(name, want.project, self.now_ms)]
+        return reasons.held_for(want, len(ready), len(names), ahead, barred, now)
 
     def _ready_but_kept(self, slot: Slot) -> int:
         """Return the devices of a node that are free, those included that are kept for somebody."""

@@ -116,24 +116,38 @@ def ending(want: Waiting, leaving: Sequence[Running]) -> Refusal:
 
 
 def held_for(
-    want: Waiting, ready: int, promised: int, ahead: Sequence[Hold], barred: Sequence[str]
+    want: Waiting,
+    ready: int,
+    promised: int,
+    ahead: Sequence[Hold],
+    barred: Sequence[str],
+    reserved_now: Sequence[str],
 ) -> Refusal:
-    """There is room, but it is promised to runs that come first, or set aside by a reservation."""
+    """There is room, but it is promised to runs that come first, or set aside by a reservation.
+
+    ``barred`` are nodes with room that are reserved too soon or now, ``reserved_now`` those that are now.
+    """
     runs = sorted({hold.run_id for hold in ahead})
     if runs:
         first = min(hold.from_ms for hold in ahead)
         message = (
             f"{promised} of {ready} nodes with room {'are' if promised != 1 else 'is'} promised to {_runs(runs)}, "
-            f"which come{'s' if len(runs) == 1 else ''} first; it would still be running then"
+            f"which come{'s' if len(runs) == 1 else ''} first; it may still be running then"
         )
         evidence = {"runs": runs, "nodes_ready": ready, "nodes_promised": promised, "from_ms": first}
         if barred:
             evidence["nodes_reserved"] = list(barred)
     else:
+        all_now = " now" if len(reserved_now) == len(barred) else ""
         message = (
-            f"{len(barred)} of {ready} nodes with room {'are' if len(barred) != 1 else 'is'} reserved "
-            f"({', '.join(barred[:5])}); it would still be running then"
+            f"{len(barred)} of {ready} nodes with room {'are' if len(barred) != 1 else 'is'} reserved{all_now} "
+            f"({', '.join(barred[:5])})"
         )
+        if not all_now:
+            some = f", {len(reserved_now)} of them now" if reserved_now else ""
+            message += (
+                f"{some}; it may still be running when it would have to leave, its grace before the begin"
+            )
         evidence = {"nodes_reserved": list(barred), "nodes_ready": ready}
     return Refusal(run_id=want.run_id, reason=Reason.HELD_FOR_RESERVATION, message=message, evidence=evidence)
 

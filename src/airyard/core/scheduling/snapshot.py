@@ -176,12 +176,14 @@ def waiting_of(run: Run, forecast: Forecast | None = None) -> Waiting:
         acknowledges=run.checkpoint is not None,
         evicted_ms=evicted(run),
         left_for=_for_run(run.attempt),
+        left_by=run.attempt.stop.rule if run.attempt is not None and run.attempt.stop is not None else "",
         placed_ms=run.attempt.placed_ms if run.attempt is not None else None,
         since_ms=max(
             run.queued_ms,
             (run.attempt.ended_ms or 0) if run.attempt is not None else 0,
             run.eligible_ms,
             run.begin_ms,
+            run.not_before_ms,
         ),
     )
 
