@@ -15,6 +15,7 @@ from airyard.core.access.tokens import Token
 from airyard.core.cluster import Device, Machine, Node
 from airyard.core.policy import (
     Budget,
+    NodeCommand,
     OverBudget,
     Policy,
     PoolOrder,
@@ -72,6 +73,8 @@ POLICY = Policy(
             slicing=Slicing(first_slice_ms=60_000, apart_ms=30_000),
             ageing_ms=90_000,
             reservations=3,
+            prolog=NodeCommand(command="check", timeout_ms=5_000),
+            epilog=NodeCommand(command="clean", timeout_ms=6_000),
         ),
     ),
     projects=(
@@ -126,6 +129,8 @@ EXIT = Exit(
     stop_reason="CANCELLED",
     permanent=True,
     fingerprint="00ff",
+    fault="prolog",
+    fault_message="Xid 79",
 )
 FAILURE = Failure(
     cause=Cause.NODE,

@@ -119,3 +119,48 @@ def test_a_machine_that_is_connected_is_not_dead(yard: Yard) -> None:
         refused = yard.run(*verb, node, "--yes", "-o", "json")
         assert (refused.returncode, error(refused)["code"]) == (2, "MACHINE_IS_ALIVE")
     assert yard.run("confirm-dead", "nowhere", "--yes").returncode == 3
+
+
+def test_a_node_that_the_prolog_finds_unfit_is_cordoned_and_the_run_goes_on_elsewhere(yard: Yard) -> None:
+    first, second = names(yard)
+    declared = yard.work / "yard.yaml"
+    declared.write_text(
+        "pools:\n"
+        "  checked:\n"
+        "    accelerator: GPU_1xA10\n"
+        "    prolog:\n"
+        "      command: |\n"
+        '        echo "run $AIRYARD_RUN_ID, devices $AIRYARD_DEVICES"\n'
+        f"        test -e {yard.work}/mended || [ $AIRYARD_ATTEMPT != 0 ] || {{ echo Xid 79; exit 3; }}\n"
+        "    epilog: {command: 'echo cleaned up after $AIRYARD_RUN_ID', timeout: 20s}\n"
+    )
+    assert yard.run("apply", "-f", str(declared)).returncode == 0
+    try:
+        run_id = number(
+            yard.run("run", yard.write("moves", "echo here", accelerator="GPU_1xA10"), "-o", "json")
+        )
+        run = until(yard, run_id, "SUCCEEDED")
+        unfit, fit = (attempt["members"][0]["node"] for attempt in run["attempts"])
+        assert {unfit, fit} == {first, second}
+        assert (run["attempts"][0]["cause"], run["retries_spent"]) == ("NODE", 0)
+        assert run["attempts"][0]["failure"]["message"] == "the prolog exited with 3: Xid 79"
+        shown = data(yard.run("nodes", unfit, "-o", "json"))["node"]["cordon"]
+        assert (shown["by"], shown["reason"]) == ("prolog", "the prolog exited with 3: Xid 79")
+        done = yard.run("logs", run_id, "--no-follow")
+        log = done.stdout + done.stderr
+        assert f"airyard: prolog: run {run_id}, devices 0" in log
+        assert f"airyard: epilog: cleaned up after {run_id}" in log
+        assert yard.run("uncordon", unfit).returncode == 0
+        (yard.work / "mended").touch()
+        declared.write_text(
+            declared.read_text().replace("echo cleaned up after $AIRYARD_RUN_ID", "echo dirty; exit 1")
+        )
+        assert yard.run("apply", "-f", str(declared)).returncode == 0
+        run_id = number(yard.run("run", yard.write("ends", "true", accelerator="GPU_1xA10"), "-o", "json"))
+        node = until(yard, run_id, "SUCCEEDED")["attempts"][0]["members"][0]["node"]
+        shown = data(yard.run("nodes", node, "-o", "json"))["node"]["cordon"]
+        assert (shown["by"], shown["reason"]) == ("epilog", "the epilog exited with 1: dirty")
+        assert yard.run("uncordon", node).returncode == 0
+    finally:
+        declared.write_text("{}\n")
+        yard.run("apply", "-f", str(declared))

@@ -13,6 +13,7 @@ from typing import Any
 from airyard.core.cluster import Node
 from airyard.core.decide.grace import grace_of
 from airyard.core.errors import AiryardError
+from airyard.core.policy import NodeCommand, PoolPolicy
 from airyard.core.run import Attempt, Member, Order, Run, StopReason, TrackingState
 from airyard.core.tracking_alias import alias_of
 from airyard.core.workload import Workload
@@ -44,12 +45,18 @@ class OrderDesk:
     yard: str = ""
 
     def orders(
-        self, run: Run, attempt: Attempt, member: Member, node: Node | None, after: int
+        self,
+        run: Run,
+        attempt: Attempt,
+        member: Member,
+        node: Node | None,
+        after: int,
+        pool: PoolPolicy | None = None,
     ) -> list[dict[str, Any]]:
-        """Return the member's orders with numbers above ``after``, in order."""
+        """Return the member's orders with numbers above ``after``, in order; ``pool`` has its prolog and epilog."""
         out: list[dict[str, Any]] = []
         if after < PREPARE_NUMBER:
-            out.append(self._prepare(run, attempt, member, node))
+            out.append({**self._prepare(run, attempt, member, node), **_around(run, member, pool)})
         for order in attempt.orders:
             if order.number > after:
                 out.append(self._order(run, attempt, order))
@@ -144,6 +151,20 @@ def environment_order(workload: Workload, bases: Mapping[str, BaseEnvironment]) 
         "dependencies": list(wanted.dependencies),
         "timeout_s": workload.timeouts.environment_s or ENVIRONMENT_TIMEOUT_S,
     }
+
+
+def _around(run: Run, member: Member, pool: PoolPolicy | None) -> dict[str, Any]:
+    """Return what the pool runs on the node before and after the member, and what these commands are told."""
+    if pool is None or (pool.prolog is None and pool.epilog is None):
+        return {"prolog": None, "epilog": None}
+    around = {"node": member.node, "pool": pool.name, "owner": run.owner, "project": run.project}
+    return {"prolog": _command(pool.prolog), "epilog": _command(pool.epilog), "around": around}
+
+
+def _command(command: NodeCommand | None) -> dict[str, Any] | None:
+    if command is None:
+        return None
+    return {"command": command.command, "timeout_s": command.timeout_ms / 1000}
 
 
 def _visible(member: Member, node: Node | None) -> str:

@@ -61,4 +61,6 @@ def exit_of(item: Mapping[str, Any], at_ms: int) -> Exit:
         stop_reason=str(item.get("stop_reason") or ""),
         permanent=bool(item.get("permanent")),
         fingerprint=str(item.get("fingerprint", "")),
+        fault=str(item.get("fault") or ""),
+        fault_message=str(item.get("fault_message") or ""),
     )

@@ -50,6 +50,15 @@ class Slicing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCommand:
+    """A shell command that runs on the node of each member: before it is prepared, or once nothing of it is left."""
+
+    command: str
+    timeout_ms: int = 60_000
+    """After so long it is killed, and has failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPolicy:
     """A named set of nodes of one accelerator type, and how its queue is served.
 
@@ -68,6 +77,8 @@ class PoolPolicy:
     slicing: Slicing | None = None
     ageing_ms: int = 12 * DAY_MS - 5 * HOUR_MS
     reservations: int = 8
+    prolog: NodeCommand | None = None
+    epilog: NodeCommand | None = None
 
     def takes(self, node: Node) -> bool:
         """True when the node is of the pool's type, labels and names; an earlier pool may have it all the same."""

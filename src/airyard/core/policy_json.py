@@ -6,12 +6,14 @@ Owns: that form. Must not know: whether a policy makes sense, YAML. Durations ar
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from airyard.core.policy import (
     DAY_MS,
     EVERYBODY,
     Budget,
+    NodeCommand,
     OverBudget,
     Policy,
     PoolOrder,
@@ -51,7 +53,15 @@ def pool_to_json(pool: PoolPolicy) -> dict[str, Any]:
         else None,
         "ageing_s": pool.ageing_ms // 1000,
         "reservations": pool.reservations,
+        "prolog": _command_to_json(pool.prolog),
+        "epilog": _command_to_json(pool.epilog),
     }
+
+
+def _command_to_json(command: NodeCommand | None) -> dict[str, Any] | None:
+    if command is None:
+        return None
+    return {"command": command.command, "timeout_s": command.timeout_ms // 1000}
 
 
 def project_to_json(project: ProjectPolicy) -> dict[str, Any]:
@@ -102,7 +112,16 @@ def _pool(data: Mapping[str, Any]) -> PoolPolicy:
         slicing=_slicing(slicing) if slicing is not None else None,
         ageing_ms=data.get("ageing_s", PoolPolicy(name="", accelerator="").ageing_ms // 1000) * 1000,
         reservations=data.get("reservations", PoolPolicy(name="", accelerator="").reservations),
+        prolog=_command(data.get("prolog")),
+        epilog=_command(data.get("epilog")),
     )
+
+
+def _command(data: Mapping[str, Any] | None) -> NodeCommand | None:
+    if data is None:
+        return None
+    plain = NodeCommand(command=data["command"])
+    return replace(plain, timeout_ms=data.get("timeout_s", plain.timeout_ms // 1000) * 1000)
 
 
 def _slicing(data: Mapping[str, Any]) -> Slicing:

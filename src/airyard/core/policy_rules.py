@@ -16,6 +16,7 @@ from enum import Enum
 from airyard.core.policy import (
     DEFAULT_PROJECT,
     EVERYBODY,
+    NodeCommand,
     Policy,
     PoolPolicy,
     ProjectPolicy,
@@ -29,6 +30,7 @@ Path = tuple[str, ...]
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 NAME_RULE = "1 to 100 ASCII letters, digits, '-', '_' and '.'"
 MAX_RESERVATIONS = 1000
+MAX_NODE_COMMAND_MS = 3_600_000
 
 
 class Rule(Enum):
@@ -129,11 +131,29 @@ def _pool(pool: PoolPolicy) -> Iterator[Problem]:
         yield from _positive(
             (*here, "slicing", "apart"), "the time between two slices", pool.slicing.apart_ms
         )
+    for name, command in (("prolog", pool.prolog), ("epilog", pool.epilog)):
+        if command is not None:
+            yield from _node_command((*here, name), name, command)
     if not 0 <= pool.reservations <= MAX_RESERVATIONS:
         yield _bad(
             (*here, "reservations"),
             f"{pool.reservations} reservations of blocked runs; 0 to {MAX_RESERVATIONS} are possible",
             "8 is the default; 0 holds nothing back for runs that are blocked",
+        )
+
+
+def _node_command(here: Path, name: str, command: NodeCommand) -> Iterator[Problem]:
+    if not command.command.strip():
+        yield _bad(
+            (*here, "command"),
+            f"the {name} has no command",
+            f"give one, or leave {name} out: then nothing runs",
+        )
+    if not 0 < command.timeout_ms <= MAX_NODE_COMMAND_MS:
+        yield _bad(
+            (*here, "timeout"),
+            f"a time limit of {command.timeout_ms // 1000} s for the {name}",
+            f"give 1s to {MAX_NODE_COMMAND_MS // 60_000}m; 1m is the default",
         )
 
 

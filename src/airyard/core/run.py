@@ -136,6 +136,9 @@ class Exit:
     stop_reason: str = ""
     permanent: bool = False
     fingerprint: str = ""
+    fault: str = ""
+    """Which command of the pool found the node unfit: ``prolog`` or ``epilog``."""
+    fault_message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

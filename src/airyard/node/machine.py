@@ -401,6 +401,7 @@ def _on_tree_gone(state: RunnerState, event: TreeGone, now_ms: int) -> Step:
         "stop_reason": state.stop.reason if state.stop is not None else "",
         "fingerprint": verdict.fingerprint,
         "duration_ms": ending.duration_ms,
+        **event.fault_after(state.failure),
     }
     said: list[Instruction] = []
     if state.checkpoint is not None:

@@ -58,11 +58,15 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareFailed:
-    """The preparation failed, or was interrupted as told. ``permanent``: trying again cannot help."""
+    """The preparation failed, or was interrupted as told. ``permanent``: trying again cannot help.
+
+    ``fault``: the pool's own command that found the node unfit.
+    """
 
     cause: str
     message: str
     permanent: bool = False
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +102,20 @@ class ProcessExited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeGone:
-    """Nothing of the member is left on the machine, and its output was read to the end."""
+    """Nothing of the member is left on the machine, and its output was read to the end.
+
+    ``fault`` and ``fault_message``: the pool's own command that found the node unfit after it.
+    """
 
     evidence: Evidence = field(default_factory=Evidence)
+    fault: str = ""
+    fault_message: str = ""
+
+    def fault_after(self, failure: PrepareFailed | None) -> dict[str, str]:
+        """Return what EXITED says of the node: the first command of the pool that found it unfit, if one did."""
+        if failure is not None and failure.fault:
+            return {"fault": failure.fault, "fault_message": failure.message}
+        return {"fault": self.fault, "fault_message": self.fault_message} if self.fault else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from airyard.core.errors import AiryardError, NotFound
+from airyard.node import pool_commands
 from airyard.node.code_cache import CodeCache, SnapshotRefused
 from airyard.node.containment import Cage
 from airyard.node.environment import EnvironmentRequest, EnvironmentStore
@@ -26,6 +27,7 @@ from airyard.node.environment_view import prepare_view
 from airyard.node.exit_record import AttemptFolder
 from airyard.node.file_locks import Cancelled
 from airyard.node.launch import Places
+from airyard.node.pool_commands import PROLOG, PoolCommandFailed, PoolCommandInterrupted
 from airyard.node.private_mounts import can_mount_shm, mount_shm
 from airyard.node.runner_http import AttemptIsOver, Channel, Patience, Refused, ServerAway
 from airyard.node.user_module import add_user_module
@@ -41,11 +43,13 @@ _OOM_SCORE = "500"
 class PreparationError(Exception):
     """The member cannot be made ready; ``cause`` says whose matter that is, ``permanent`` that it stays so."""
 
-    def __init__(self, cause: str, message: str, *, permanent: bool = False) -> None:
+    def __init__(self, cause: str, message: str, *, permanent: bool = False, fault: str = "") -> None:
+        """``fault``: the pool's own command that found the node unfit."""
         super().__init__(message)
         self.cause = cause
         self.message = message
         self.permanent = permanent
+        self.fault = fault
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,6 +144,7 @@ class Preparation:
         if self._order.get("problem"):
             # The server could not put the order together: a secret or an environment that is not there.
             raise PreparationError("ENVIRONMENT", str(self._order["problem"]), permanent=True)
+        self._run_prolog()
         self._limit_shm(bench)
         begun = time.monotonic()
         if self._order.get("code"):
@@ -150,6 +155,14 @@ class Preparation:
         bench.code_ms = round((with_code - begun) * 1000)
         bench.environment_ms = round((time.monotonic() - with_code) * 1000)
         return bench
+
+    def _run_prolog(self) -> None:
+        try:
+            pool_commands.run(PROLOG, self._order, note=self._note, should_stop=self._interrupted.is_set)
+        except PoolCommandInterrupted:
+            raise PreparationError("CANCELLED", "the preparation was interrupted") from None
+        except PoolCommandFailed as failure:
+            raise PreparationError("NODE", failure.message, fault=PROLOG) from failure
 
     # --- code
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from airyard.core.log_frames import LogStream
-from airyard.node import launch
+from airyard.node import launch, pool_commands
 from airyard.node.containment import Containment, set_subreaper
 from airyard.node.exit_record import (
     AttemptFolder,
@@ -63,6 +63,7 @@ from airyard.node.machine_events import (
     WriteStopFile,
 )
 from airyard.node.output import OutputPump, reap_orphans
+from airyard.node.pool_commands import EPILOG, PoolCommandFailed
 from airyard.node.preparation import Preparation, PreparationError, Workbench, remove_tree
 from airyard.node.runner_http import Channel
 from airyard.node.runner_threads import LogShipper, OrderPoller, Reporter, closed_output
@@ -251,7 +252,9 @@ class Runner:
                 self._note(f"the limit on {limit} cannot be enforced on this machine")
             bench = self._preparation.run(cage)
         except PreparationError as error:
-            failed = PrepareFailed(cause=error.cause, message=error.message, permanent=error.permanent)
+            failed = PrepareFailed(
+                cause=error.cause, message=error.message, permanent=error.permanent, fault=error.fault
+            )
             self._tell(failed)
         except Exception as error:
             # Whatever goes wrong here is no fault of the workload: the message must still reach a person.
@@ -366,7 +369,20 @@ class Runner:
         reap_orphans()
         if self._state.member == 0 and self._started is not None:
             self._read_checkpoint()
-        self._tell(TreeGone(evidence=self._evidence(tail)))
+        evidence = self._evidence(tail)
+        fault = self._run_epilog()
+        self._tell(TreeGone(evidence=evidence, fault=EPILOG if fault else "", fault_message=fault))
+
+    def _run_epilog(self) -> str:
+        """Run the pool's epilog where a member was prepared or begun to be; return how it failed, or nothing."""
+        if self._preparation is None:
+            return ""
+        try:
+            pool_commands.run(EPILOG, self._order, note=self._note)
+        except PoolCommandFailed as failure:
+            self._note(failure.message)
+            return failure.message
+        return ""
 
     def _evidence(self, tail: str) -> Evidence:
         limits = self._order.get("limits") or {}

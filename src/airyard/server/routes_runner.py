@@ -19,10 +19,12 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from airyard.app.control import Control
 from airyard.app.orders import PREPARE_NUMBER, OrderDesk
 from airyard.app.reports import report_of
+from airyard.core.cluster import Node
 from airyard.core.commands import MemberReports, Report, ReportKind
 from airyard.core.decide import Acknowledged
 from airyard.core.errors import AiryardError, Conflict, Denied, UserError
 from airyard.core.ids import MemberKey
+from airyard.core.policy import PoolPolicy
 from airyard.core.run import Attempt, LogClose, Member, MemberPhase, Run
 from airyard.server.context import ServerContext
 from airyard.server.wakeups import Wakeups
@@ -157,23 +159,24 @@ async def _wait_for_orders(
 async def _orders_now(
     context: ServerContext, desk: OrderDesk, key: MemberKey, after: int
 ) -> list[dict[str, Any]]:
-    def read(control: Control) -> tuple[Run, Attempt, Member, Any] | None:
-        found = control.state.member(key)
-        return (*found, control.state.nodes.get(found[2].node)) if found else None
+    def read(control: Control) -> tuple[Run, Attempt, Member, Node | None, PoolPolicy] | None:
+        state = control.state
+        found = state.member(key)
+        return (*found, state.nodes.get(found[2].node), state.policy.pool(found[1].pool)) if found else None
 
     found = context.loop.peek(read)
     if found is None or found[2].phase is MemberPhase.LOST:
         raise AttemptOver(f"attempt {key.attempt_key} is over")
-    run, attempt, member, node = found
+    run, attempt, member, node, pool = found
     if member.phase is MemberPhase.STARTING:
         command = MemberReports(key=key, epoch=attempt.epoch, reports=())
         await asyncio.wrap_future(context.ask(command))
     if not attempt.live:
         return []
     if after >= PREPARE_NUMBER:
-        return desk.orders(run, attempt, member, node, after)
+        return desk.orders(run, attempt, member, node, after, pool)
     # Its secrets are read from disk: not on the event loop.
-    return await run_in_threadpool(desk.orders, run, attempt, member, node, after)
+    return await run_in_threadpool(desk.orders, run, attempt, member, node, after, pool)
 
 
 async def _take_reports(

@@ -39,6 +39,8 @@ COMMANDS = (
     "for={d} prepare=slow term=ignore",
     "for={d} prepare=broken",
     "for={d} prepare=download until=2",
+    "for={d} prepare=unfit until=1",
+    "for={d} prepare=dirty until=1",
     "for={d} port=taken",
     "for={d} exit=1 port=clash until=1",
     "for=ever term=clean saves=2500",

@@ -144,6 +144,8 @@ class SimRunner:
             event: m.Event = m.PrepareFailed(
                 cause="ENVIRONMENT", message="no version of nonsense", permanent=True
             )
+        elif kind == "unfit":
+            event = m.PrepareFailed(cause="NODE", message="the prolog exited with 1", fault="prolog")
         elif kind == "download":
             event = m.PrepareFailed(cause="ENVIRONMENT", message="the index did not answer")
         else:
@@ -189,7 +191,9 @@ class SimRunner:
         evidence = Evidence(
             stderr_tail=tail, oom_kills=1 if self._behaviour.out_of_memory and tree is not None else 0
         )
-        self.tell(m.TreeGone(evidence=evidence))
+        dirty = self._behaviour.prepare == "dirty"
+        fault, message = ("epilog", "the epilog exited with 1") if dirty else ("", "")
+        self.tell(m.TreeGone(evidence=evidence, fault=fault, fault_message=message))
 
     def _set_timer(self, instruction: m.SetTimer) -> None:
         delay_ms = max(0, instruction.at_ms - self._now_ms())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from airyard.core.policy import (
     DEFAULT_PROJECT,
     EVERYBODY,
     Budget,
+    NodeCommand,
     OverBudget,
     Policy,
     PoolOrder,
@@ -45,6 +46,7 @@ from airyard.spec.problems import (
 from airyard.spec.validation import validate_as
 from airyard.spec.yard_models import (
     BudgetBlock,
+    NodeCommandBlock,
     PerUserBlock,
     PoolBlock,
     ProjectBlock,
@@ -60,6 +62,8 @@ _BLOCKS: Mapping[tuple[str, ...], type[Block]] = {
     (): YardFile,
     ("pools", _ANY): PoolBlock,
     ("pools", _ANY, "slicing"): SlicingBlock,
+    ("pools", _ANY, "prolog"): NodeCommandBlock,
+    ("pools", _ANY, "epilog"): NodeCommandBlock,
     ("projects", _ANY): ProjectBlock,
     ("projects", _ANY, "pools", _ANY): ShareBlock,
     ("projects", _ANY, "budget"): BudgetBlock,
@@ -262,7 +266,16 @@ def _pool(name: str, block: PoolBlock) -> PoolPolicy:
         slicing=_slicing(block.slicing),
         ageing_ms=plain.ageing_ms if block.ageing is None else block.ageing * 1000,
         reservations=plain.reservations if block.reservations is None else block.reservations,
+        prolog=_node_command(block.prolog),
+        epilog=_node_command(block.epilog),
     )
+
+
+def _node_command(block: NodeCommandBlock | None) -> NodeCommand | None:
+    if block is None:
+        return None
+    plain = NodeCommand(command=block.command)
+    return plain if block.timeout is None else replace(plain, timeout_ms=block.timeout * 1000)
 
 
 def _slicing(value: bool | SlicingBlock | None) -> Slicing | None:

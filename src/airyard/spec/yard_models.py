@@ -50,6 +50,13 @@ SlicingForm = Annotated[
 ]
 
 
+class NodeCommandBlock(Block):
+    """A shell command that runs on the node of each member of a run."""
+
+    command: NotBlank = setting("What `sh -c` runs, as the user of the runner.", required=True)
+    timeout: Duration | None = setting("After so long it is killed and has failed.", shown_default="1m")
+
+
 class PoolBlock(Block):
     """A named set of nodes of one accelerator type. A node belongs to the first pool that takes it."""
 
@@ -75,6 +82,14 @@ class PoolBlock(Block):
     )
     reservations: Count | None = setting(
         "How many of the first blocked runs hold devices in time.", shown_default="8"
+    )
+    prolog: NodeCommandBlock | None = setting(
+        "Runs on each node before a member is prepared. Where it fails the run goes elsewhere, the node is cordoned.",
+        shown_default="none",
+    )
+    epilog: NodeCommandBlock | None = setting(
+        "Runs on each node once nothing of a member is left. Where it fails the node is cordoned.",
+        shown_default="none",
     )
 
 

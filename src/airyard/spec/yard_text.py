@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from airyard.core.policy import EVERYBODY, Policy, PoolPolicy, ProjectPolicy, Share, Slicing
+from airyard.core.policy import EVERYBODY, NodeCommand, Policy, PoolPolicy, ProjectPolicy, Share, Slicing
 from airyard.core.policy_diff import duration_text
 
 _EMPTY = "# Nothing is declared: one pool for each accelerator type, any project, every class open to everybody.\n{}\n"
@@ -47,6 +47,16 @@ def _pool(pool: PoolPolicy) -> dict[str, Any]:
         out["ageing"] = _duration(pool.ageing_ms)
     if pool.reservations != plain.reservations:
         out["reservations"] = pool.reservations
+    for name, command in (("prolog", pool.prolog), ("epilog", pool.epilog)):
+        if command is not None:
+            out[name] = _node_command(command)
+    return out
+
+
+def _node_command(command: NodeCommand) -> dict[str, str]:
+    out = {"command": command.command}
+    if command.timeout_ms != NodeCommand(command="").timeout_ms:
+        out["timeout"] = _duration(command.timeout_ms)
     return out
 
 

@@ -29,6 +29,13 @@ class SlicingPart(Part):
     apart_s: Whole = 3600
 
 
+class NodeCommandPart(Part):
+    """A command around each member, its time limit in seconds."""
+
+    command: Annotated[str, Field(max_length=65_536)]
+    timeout_s: Whole = 60
+
+
 class PoolPart(Part):
     """One pool."""
 
@@ -41,6 +48,8 @@ class PoolPart(Part):
     slicing: SlicingPart | None = None
     ageing_s: Whole = 7 * 86_400
     reservations: Whole = 8
+    prolog: NodeCommandPart | None = None
+    epilog: NodeCommandPart | None = None
 
 
 class SharePart(Part):
@@ -169,6 +178,13 @@ class SlicingDoc(Answer):
     apart_s: int
 
 
+class NodeCommandDoc(Answer):
+    """A command that runs on each node around a member."""
+
+    command: str
+    timeout_s: int
+
+
 class PoolRulesDoc(Answer):
     """Which nodes a pool takes and how its queue is served."""
 
@@ -179,6 +195,8 @@ class PoolRulesDoc(Answer):
     slicing: SlicingDoc | None
     ageing_s: int
     reservations: int
+    prolog: NodeCommandDoc | None
+    epilog: NodeCommandDoc | None
 
 
 class PoolDoc(Answer):
@@ -193,6 +211,7 @@ class PoolDoc(Answer):
     free_devices: int
     whole_free_nodes: int
     guaranteed: int
+    guaranteed_now: int
     used: int
     borrowed: int
     rules: PoolRulesDoc

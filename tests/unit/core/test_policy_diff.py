@@ -8,6 +8,7 @@ import pytest
 
 from airyard.core.policy import (
     Budget,
+    NodeCommand,
     OverBudget,
     Policy,
     PoolOrder,
@@ -33,6 +34,8 @@ WHOLE = Policy(
             slicing=Slicing(first_slice_ms=60_000, apart_ms=90_000),
             ageing_ms=3_600_000,
             reservations=2,
+            prolog=NodeCommand(command="check", timeout_ms=5_000),
+            epilog=NodeCommand(command="clean"),
         ),
         PoolPolicy(name="cpu", accelerator="CPU"),
     ),

@@ -10,6 +10,7 @@ import pytest
 from airyard.core.cluster import Node
 from airyard.core.policy import (
     Budget,
+    NodeCommand,
     Policy,
     PoolPolicy,
     ProjectPolicy,
@@ -81,6 +82,12 @@ def test_a_policy_that_fits_is_not_complained_about() -> None:
         (Policy(pools=(replace(POOL, ageing_ms=-5),)), "pools.h100.ageing", "-0.005 s"),
         (Policy(pools=(replace(POOL, reservations=-1),)), "pools.h100.reservations", "-1 reservations"),
         (Policy(pools=(replace(POOL, slicing=Slicing(first_slice_ms=0)),)), "pools.h100.slicing.first_slice", "0 s"),
+        (Policy(pools=(replace(POOL, prolog=NodeCommand(command=" ")),)), "pools.h100.prolog.command", "no command"),
+        (
+            Policy(pools=(replace(POOL, epilog=NodeCommand(command="x", timeout_ms=0)),)),
+            "pools.h100.epilog.timeout",
+            "0 s for the epilog",
+        ),
         (Policy(pools=(replace(POOL, slicing=Slicing(apart_ms=-1)),)), "pools.h100.slicing.apart", "longer"),
         (Policy(pools=(replace(POOL, name="GPU_8xA10"),)), "pools.GPU_8xA10", "what is left of all nodes"),
         (

@@ -239,6 +239,29 @@ def test_cancel_while_preparing() -> None:
     assert body["message"] == "cancelled by ann, before the command started"
 
 
+def test_a_prolog_that_fails_says_so_beside_the_cause_and_counts_before_the_epilog() -> None:
+    _, out = play(
+        (0, order(1, "PREPARE", **PREPARE)),
+        (2, PrepareFailed(cause="NODE", message="the prolog exited with 1", fault="prolog")),
+        (3, TreeGone(fault="epilog", fault_message="the epilog exited with 2")),
+    )
+    body = exited(out)
+    assert (body["cause"], body["started"]) == ("NODE", False)
+    assert (body["fault"], body["fault_message"]) == ("prolog", "the prolog exited with 1")
+
+
+def test_an_epilog_that_fails_leaves_the_verdict_as_it_is() -> None:
+    gone = TreeGone(fault="epilog", fault_message="dirty")
+    _, out = play((20, ProcessExited(code=0)), (21, gone), state=running())
+    assert (exited(out)["cause"], exited(out)["fault"], exited(out)["fault_message"]) == (
+        None,
+        "epilog",
+        "dirty",
+    )
+    _, out = play((20, ProcessExited(code=0)), (21, TreeGone()), state=running())
+    assert "fault" not in exited(out)
+
+
 def test_a_stop_before_prepare_forbids_it() -> None:
     _, out = play((0, order(2, "STOP", reason="CANCELLED")), (1, order(3, "PREPARE", **PREPARE)))
     assert kinds(out) == ["ReapTree"]

@@ -16,6 +16,7 @@ from airyard.core.policy import (
     DAY_MS,
     HOUR_MS,
     Budget,
+    NodeCommand,
     OverBudget,
     Policy,
     PoolOrder,
@@ -51,7 +52,8 @@ def test_every_field_is_read() -> None:
     text = """\
 pools:
   h100: {accelerator: GPU_8xH100, labels: {rack: 7, zone: a}, nodes: [n1], order: FAIR, share: false,
-         slicing: {first_slice: 90m, apart: 10m}, ageing: 3d, reservations: 2}
+         slicing: {first_slice: 90m, apart: 10m}, ageing: 3d, reservations: 2,
+         prolog: {command: check-gpus, timeout: 30s}, epilog: {command: clean-up}}
   cpu: {accelerator: CPU, slicing: true}
   a10: {accelerator: a10, slicing: false}
 projects:
@@ -78,6 +80,8 @@ half_life: 2d
                 slicing=Slicing(first_slice_ms=90 * 60_000, apart_ms=10 * 60_000),
                 ageing_ms=3 * DAY_MS,
                 reservations=2,
+                prolog=NodeCommand(command="check-gpus", timeout_ms=30_000),
+                epilog=NodeCommand(command="clean-up"),
             ),
             PoolPolicy(name="cpu", accelerator="CPU", slicing=Slicing()),
             PoolPolicy(name="a10", accelerator="GPU_1xA10"),

@@ -33,6 +33,7 @@ from airyard.core.events import (
     MemberPreparing,
     MemberReady,
     MemberStarted,
+    NodeCordoned,
     PortReassigned,
 )
 from airyard.core.ids import MemberKey
@@ -133,6 +134,14 @@ def _on_exited(draft: Draft, attempt: Attempt, member: Member, report: Report) -
             exit=report.exit,
         )
     )
+    _note_fault(draft, member, report.exit)
+
+
+def _note_fault(draft: Draft, member: Member, exit_: Exit) -> None:
+    """Cordon a node that a command of its pool found unfit."""
+    state = draft.state
+    if exit_.fault and member.node in state.nodes and member.node not in state.cordons:
+        draft.events.append(NodeCordoned(node=member.node, by=exit_.fault, reason=exit_.fault_message))
 
 
 def _on_logs_closed(draft: Draft, attempt: Attempt, member: Member, report: Report) -> None:
@@ -230,6 +239,8 @@ def member_gone(state: ClusterState, command: MemberGone, now_ms: int) -> Decisi
     draft = Draft(state=state, now_ms=now_ms, run=run)
     if not member.released:
         draft.emit(_gone_event(seen, member, now_ms))
+        if seen.exit is not None:
+            _note_fault(draft, member, seen.exit)
     present = draft.run.attempts[attempt.number].members[member.index]
     if present.logs is None and not present.logs_given_up:
         draft.act(ShipLogs(key=seen.key, machine=member.machine))

@@ -148,7 +148,10 @@ def _kill_the_deaf(draft: Draft, attempt: Attempt) -> None:
     """Have the agent kill members that did not go by themselves within their grace."""
     stop = attempt.stop
     assert stop is not None
-    if draft.now_ms < stop.at_ms + stop.grace_s * 1000 + KILL_AFTER_MS:
+    epilog = draft.state.policy.pool(attempt.pool).epilog
+    # The runner that runs an epilog is not deaf: its command is gone.
+    patience_ms = KILL_AFTER_MS + (epilog.timeout_ms if epilog is not None else 0)
+    if draft.now_ms < stop.at_ms + stop.grace_s * 1000 + patience_ms:
         return
     for member in attempt.members:
         machine = draft.state.machines.get(member.machine)

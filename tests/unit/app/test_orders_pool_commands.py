@@ -1,0 +1,41 @@
+"""What PREPARE says of the pool's prolog and epilog, and what EXITED says of them when they fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airyard.app.orders import OrderDesk
+from airyard.app.reports import exit_of
+from airyard.core.policy import NodeCommand, PoolPolicy
+from core_yard import Yard, node, workload
+
+DESK = OrderDesk(bases={}, secret=lambda *_: ("", False), tracking_uri="")
+
+
+def prepare(pool: PoolPolicy | None) -> dict[str, Any]:
+    yard = Yard(node("n1"))
+    run_id = yard.submit(workload())
+    yard.place()
+    run, attempt = yard.run(run_id), yard.attempt(run_id)
+    return DESK.orders(run, attempt, attempt.members[0], yard.state.nodes["n1"], 0, pool)[0]
+
+
+def test_a_pool_without_commands_says_that_there_are_none() -> None:
+    for pool in (None, PoolPolicy(name="h100", accelerator="GPU_8xH100")):
+        order = prepare(pool)
+        assert (order["prolog"], order["epilog"]) == (None, None)
+
+
+def test_each_command_comes_with_its_limit_and_what_it_is_told() -> None:
+    pool = PoolPolicy(
+        name="h100", accelerator="GPU_8xH100", prolog=NodeCommand(command="check", timeout_ms=1_500)
+    )
+    order = prepare(pool)
+    assert (order["prolog"], order["epilog"]) == ({"command": "check", "timeout_s": 1.5}, None)
+    assert order["around"] == {"node": "n1", "pool": "h100", "owner": "ada", "project": "default"}
+
+
+def test_an_exit_says_which_command_found_the_node_unfit() -> None:
+    found = exit_of({"cause": None, "fault": "epilog", "fault_message": "dirty"}, 5)
+    assert (found.cause, found.fault, found.fault_message) == (None, "epilog", "dirty")
+    assert exit_of({"cause": None}, 5).fault == ""
