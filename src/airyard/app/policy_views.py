@@ -57,6 +57,7 @@ def pool_documents(state: ClusterState) -> list[Document]:
                     for node, count in zip(members, free, strict=True)
                 ),
                 "guaranteed": guaranteed.get(name, 0),
+                "guaranteed_now": sum(row["guarantee_now"] for row in rows if row["pool"] == name),
                 "used": sum(holding.devices for (_, pool, _), holding in held.items() if pool == name),
                 "borrowed": sum(row["borrowed"] for row in rows if row["pool"] == name),
                 "rules": rules,

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from airyard.cli.console import Console
+from airyard.core.errors import AiryardError
 from airyard.sdk.client import Client
 
 
@@ -134,6 +135,12 @@ def key_values(pairs: tuple[str, ...], option: str) -> dict[str, str]:
             raise click.BadParameter(f"{pair!r} is not KEY=VALUE.", param_hint=option)
         out[key] = value
     return out
+
+
+def refusal_of(error: AiryardError, ref: object) -> AiryardError:
+    """Note in an error which of several references it is about: ``details.ref``, for programs."""
+    error.details.setdefault("ref", ref)
+    return error
 
 
 def confirm(question: str) -> None:

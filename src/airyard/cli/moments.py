@@ -64,9 +64,12 @@ class MomentType(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Read the option's text."""
-        if str(value).strip().lower() == NOW:
+        text = str(value).strip().lower()
+        if text == NOW:
             return NOW
         try:
+            if text.startswith("+") and span_s(text[1:]) == 0:
+                return NOW  # it would have passed on its way
             return on_the_wire(moment(str(value), datetime.now(UTC)))
         except ValueError as error:
             self.fail(f"{error}.", param, ctx)

@@ -1,4 +1,4 @@
-"""How times and spans read in messages of the core.
+"""How times, spans and amounts read in messages of the core.
 
 Owns: pure formatting. Must not know: zones (the core speaks UTC), runs, who reads it.
 """
@@ -22,3 +22,8 @@ def span(duration_ms: int) -> str:
             rest = seconds % unit_s // part_s
             return f"{seconds // unit_s} {unit}" + (f" {rest} {part}" if rest else "")
     return f"{seconds} s"
+
+
+def hours(amount: float) -> str:
+    """``2.6``, ``0.26``, ``0.0012``: GPU-hours, with two figures where they are few."""
+    return f"{amount:.1f}" if amount >= 1 or amount < 0.0001 else f"{amount:.2g}"

@@ -70,6 +70,7 @@ def test_pools_show_what_is_free_guaranteed_and_borrowed(yard: Yard) -> None:
     ]
     numbers = ("nodes", "devices", "open_devices", "free_devices", "whole_free_nodes", "guaranteed", "used")
     assert [pools[0][name] for name in numbers] == [3, 24, 16, 0, 0, 24, 16]
+    assert pools[0]["guaranteed_now"] <= 16
     # Guarantees of 24 on 16 open devices: nlp has 5 of its 8, so 3 of the first run stand on others' devices.
     assert pools[0]["borrowed"] == 3 + 8
     assert pools[0]["rules"]["order"] == "fair"

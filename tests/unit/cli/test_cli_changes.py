@@ -42,6 +42,12 @@ def test_none_and_now_take_limit_and_begin_away(airyard: Any) -> None:
     assert asked(airyard) == {"timeout_s": None, "begin_at": None}
 
 
+def test_a_begin_in_no_time_is_now(airyard: Any) -> None:
+    answers = {"POST /runs/12/update": [answer("begin_at")]}
+    assert airyard("update", "12", "--begin", "+0m", answers=answers)[0] == 0
+    assert asked(airyard) == {"begin_at": None}
+
+
 def test_a_begin_is_sent_in_utc(airyard: Any) -> None:
     answers = {"POST /runs/12/update": [answer("begin_at", begin_at=BEGIN)]}
     code, out, _ = airyard("update", "12", "--begin", "2026-12-02T09:00:00+01:00", answers=answers)
@@ -73,7 +79,8 @@ def test_nothing_new_is_said_to_be_so(airyard: Any) -> None:
         (("reserve", "--nodes", "n1", "--to", "now"), "over at once"),
         (("reserve", "--for", "1h"), "Missing option '--nodes'"),
         (("reserve", "--nodes", "n1", "--for", "1h", "--maintenance", "--project", "p"), "nobody's runs"),
-        (("unreserve", "n1"), "n1"),
+        (("unreserve", "n1"), "'n1' is no number of a reservation; `airyard reservations` lists them"),
+        (("unreserve", "0"), "'0' is no number of a reservation"),
     ],
 )
 def test_what_cannot_be_meant_is_a_usage_error(airyard: Any, arguments: tuple[str, ...], words: str) -> None:
@@ -102,6 +109,7 @@ def test_of_several_runs_the_others_go_on_after_a_refusal(airyard: Any) -> None:
     code, out, _ = airyard("-o", "json", "hold", "13", "12", answers=answers)
     found = json.loads(out)["data"]
     assert (code, len(found["held"]), found["failed"][0]["code"]) == (2, 1, "RUN_NOT_QUEUED")
+    assert found["failed"][0]["details"]["ref"] == "13"
     assert airyard("hold", "13", answers=answers)[0] == 2
 
 

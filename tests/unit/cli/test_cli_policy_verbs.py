@@ -184,6 +184,14 @@ def test_pools_show_guarantees_and_order(airyard: Any) -> None:
     assert out.splitlines()[1].split() == ["h100", "GPU_8xH100", "2", "3/16", "0", "8", "5", "fair", "yes"]
 
 
+def test_a_pool_without_its_nodes_guarantees_less(airyard: Any) -> None:
+    pool = {
+        "name": "h100", "accelerator": "GPU_8xH100", "nodes": 0, "free_devices": 0, "devices": 0, "borrowed": 0,
+        "whole_free_nodes": 0, "guaranteed": 24, "guaranteed_now": 0, "declared": True, "rules": {"order": "fair"},
+    }  # fmt: skip
+    assert " 0 of 24 " in airyard("pools", answers={"GET /pools": [{"pools": [pool]}]})[1]
+
+
 def test_the_schema_of_the_yard_is_another_one(airyard: Any) -> None:
     assert json.loads(airyard("schema", "--yard")[1])["$id"] == "urn:airyard:yard:1"
     assert json.loads(airyard("schema")[1])["$id"] == "urn:airyard:workload:1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airyard.core.wording import moment, span
+from airyard.core.wording import hours, moment, span
 
 
 def test_a_moment_shows_seconds_only_where_there_are_some() -> None:
@@ -26,3 +26,11 @@ def test_a_moment_shows_seconds_only_where_there_are_some() -> None:
 )
 def test_a_span_has_two_units_at_most(ms: int, words: str) -> None:
     assert span(ms) == words
+
+
+@pytest.mark.parametrize(
+    ("amount", "words"),
+    [(0.0, "0.0"), (0.001, "0.001"), (0.00123, "0.0012"), (0.26, "0.26"), (2.64, "2.6"), (1200.0, "1200.0")],
+)
+def test_few_hours_are_not_rounded_away(amount: float, words: str) -> None:
+    assert hours(amount) == words

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from airyard.cli.app import App, confirm, verb
+from airyard.cli.app import App, confirm, refusal_of, verb
 from airyard.core.errors import AiryardError
 
 
@@ -30,7 +30,7 @@ def command(app: App, refs: tuple[str, ...], everything: bool, yes: bool) -> int
         except AiryardError as error:
             if len(refs) == 1:
                 raise
-            failed.append(error)
+            failed.append(refusal_of(error, ref))
     if app.as_json:
         app.console.data({"cancelled": answers, "failed": [failure.as_json() for failure in failed]})
     else:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from airyard.cli import formats
 from airyard.cli.app import App, verb
 
@@ -23,7 +26,7 @@ def command(app: App) -> None:
             pool["nodes"],
             f"{pool['free_devices']}/{pool['devices']}",
             pool["whole_free_nodes"],
-            pool["guaranteed"],
+            _guaranteed(pool),
             pool["borrowed"],
             pool["rules"]["order"],
             "yes" if pool["declared"] else "no",
@@ -42,3 +45,9 @@ def command(app: App) -> None:
         "DECLARED",
     )
     app.console.text(formats.table(head, rows, right=(2, 3, 4, 5, 6)))
+
+
+def _guaranteed(pool: Mapping[str, Any]) -> str:
+    """Return the devices that are guaranteed, and how many that is now where nodes are missing."""
+    now = pool.get("guaranteed_now", pool["guaranteed"])
+    return str(now) if now == pool["guaranteed"] else f"{now} of {pool['guaranteed']}"

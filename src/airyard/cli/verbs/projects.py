@@ -10,6 +10,7 @@ import click
 from airyard.cli import formats
 from airyard.cli.app import App, verb
 from airyard.cli.verbs.apply import change_lines
+from airyard.core.wording import hours
 
 
 @verb("projects")
@@ -55,7 +56,7 @@ def _people(names: Sequence[str]) -> str:
 
 def _budget(project: Mapping[str, Any]) -> str:
     used, budget = project["gpu_hours_this_month"], project["budget"]
-    return f"{used:.1f}" if budget is None else f"{used:.1f} of {budget['gpu_hours']:g} ({budget['over']})"
+    return hours(used) if budget is None else f"{hours(used)} of {budget['gpu_hours']:g} ({budget['over']})"
 
 
 def _history(app: App, limit: int) -> None:

@@ -9,6 +9,7 @@ import click
 
 from airyard.cli import formats
 from airyard.cli.app import App, verb
+from airyard.core.wording import hours
 
 
 @verb("quota")
@@ -31,7 +32,7 @@ def command(app: App, project: str | None) -> None:
         app.console.note("No project has a share or uses a device.")
     for budget in found["budgets"]:
         app.console.text(
-            f"{budget['project']}: {budget['used_gpu_hours']:.1f} of {budget['gpu_hours']:g} GPU-hours used this "
+            f"{budget['project']}: {hours(budget['used_gpu_hours'])} of {budget['gpu_hours']:g} GPU-hours used this "
             f"month ({budget['over']} when spent), until {formats.moment(found['month_ends_at'])}"
         )
     mine = found["mine"]

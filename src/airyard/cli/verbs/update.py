@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from airyard.cli import formats
-from airyard.cli.app import App, verb
+from airyard.cli.app import App, refusal_of, verb
 from airyard.cli.moments import NOW, MomentType, SpanType
 from airyard.core.errors import AiryardError
 
@@ -76,7 +76,7 @@ def change(app: App, refs: tuple[str, ...], changes: dict[str, Any], *, heading:
         except AiryardError as error:
             if len(refs) == 1:
                 raise
-            failed.append(error)
+            failed.append(refusal_of(error, ref))
     if app.as_json:
         app.console.data({heading: answers, "failed": [failure.as_json() for failure in failed]})
     else:

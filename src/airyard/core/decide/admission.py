@@ -13,6 +13,7 @@ from airyard.core.policy_rules import listed, near
 from airyard.core.quota import month_end_ms, paused, spent
 from airyard.core.scheduling.snapshot import offers_of
 from airyard.core.state import ClusterState
+from airyard.core.wording import hours
 from airyard.core.workload import Priority, Workload
 
 WAITING_RETRY_MS = 60_000
@@ -147,7 +148,8 @@ def _check_budget(state: ClusterState, project: str, now_ms: int) -> None:
         return
     end = f"{datetime.fromtimestamp(month_end_ms(now_ms) // 1000, UTC):%Y-%m-%d %H:%M} UTC"
     raise UserError(
-        f"project {project} has used {used:.1f} of its {budget.gpu_hours:g} GPU-hours of this month, which ends {end}",
+        f"project {project} has used {hours(used)} of its {budget.gpu_hours:g} GPU-hours of this month, which ends "
+        f"{end}",
         code="BUDGET_SPENT",
         details={
             "project": project,

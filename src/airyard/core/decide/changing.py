@@ -77,7 +77,7 @@ def check_begin(begin_ms: int, now_ms: int) -> None:
         return
     if begin_ms <= now_ms:
         raise UserError(
-            f"the begin {moment(begin_ms)} has passed; it is {moment(now_ms)}",
+            f"the begin {moment(begin_ms)} has passed, {_ago(now_ms - begin_ms)}",
             code="BEGIN_HAS_PASSED",
             fix="give a time to come, or none: then it starts as soon as there is room",
         )
@@ -87,6 +87,10 @@ def check_begin(begin_ms: int, now_ms: int) -> None:
             code="BEGIN_TOO_FAR",
             fix="hold the run instead, and release it when its time has come",
         )
+
+
+def _ago(passed_ms: int) -> str:
+    return f"{span(passed_ms)} ago" if passed_ms >= 1000 else "less than a second ago"
 
 
 def _check_timeout(run: Run, timeout_s: int | None, now_ms: int) -> list[str]:
