@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from airyard.core.cluster import Cordon
 from airyard.core.policy import ProjectPolicy, Share, UserLimits
 from airyard.core.scheduling.counterfactual import Change, Counterfactual, counterfactuals
 from airyard.core.scheduling.plan import Snapshot, Waiting
@@ -168,6 +169,14 @@ def test_nodes_that_come_back() -> None:
     want = waits(1, 8, 2)
     snapshot = yard([node("n0"), node("n1", cordoned=True), node("n2", alive=False)], [want])
     assert told(snapshot, want, Change.NODES_RETURN) == ("when n1 is back", {"nodes": ["n1"]})
+
+
+def test_of_a_node_that_somebody_closed_it_is_said_who_and_why() -> None:
+    want = waits(1, 8, 2)
+    fan = Cordon(by="op", at_ms=NOW_MS, reason="fan")
+    snapshot = yard([node("n0"), node("n1", cordoned=True, cordon=fan)], [want])
+    text = "when n1 (cordoned by op: fan) is back"
+    assert told(snapshot, want, Change.NODES_RETURN) == (text, {"nodes": ["n1"]})
 
 
 def test_a_higher_ceiling_and_a_smaller_gang_below_it() -> None:

@@ -14,6 +14,7 @@ from airyard.core.policy import Policy, ProjectPolicy, Reservation
 from airyard.core.scheduling.book import Book
 from airyard.core.scheduling.plan import NodeView, Plan, Running, Start, Waiting
 from airyard.core.scheduling.planner import CLEARING_MS, plan
+from airyard.core.scheduling.reasons import closed_in_words
 from airyard.core.scheduling.sandbox import Sandbox
 from airyard.core.wording import span
 from airyard.core.workload import Priority
@@ -373,9 +374,10 @@ class _Search:
             closed = needed
         names = [view.name for view in closed]
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        named = ", ".join(closed_in_words(view) for view in closed[:5])
         yield Counterfactual(
             change=Change.NODES_RETURN,
-            text=f"when {', '.join(names[:5])}{more} {'are' if len(names) > 1 else 'is'} back",
+            text=f"when {named}{more} {'are' if len(names) > 1 else 'is'} back",
             detail={"nodes": names},
         )
 

@@ -160,7 +160,7 @@ def no_room(want: Waiting, index: NodeIndex, kinds: Sequence[Kind], ready: int) 
         slots = sorted(index.of_kinds(kinds), key=lambda slot: slot.key)
         out = [slot.view for slot in slots if not slot.open]
         more = f" and {len(out) - 5} more" if len(out) > 5 else ""
-        named = ", ".join(_out(view) for view in out[:5])
+        named = ", ".join(closed_in_words(view) for view in out[:5])
         return Refusal(
             run_id=want.run_id,
             reason=Reason.NODES_UNHEALTHY,
@@ -189,7 +189,7 @@ def no_room(want: Waiting, index: NodeIndex, kinds: Sequence[Kind], ready: int) 
     )
 
 
-def _out(view: NodeView) -> str:
+def closed_in_words(view: NodeView) -> str:
     """Name a node that takes nobody, and who closed it why: ``n1 (cordoned by op: fan)``."""
     cordon = view.cordon
     if cordon is None or not cordon.by:
