@@ -96,6 +96,42 @@ class LoadedYard:
         return self.positions.get(path, Position(file=self.file))
 
 
+class InvalidYardFile(UserError):
+    """A file with problems of its own. ``rest`` is what it would be without the values that are wrong."""
+
+    def __init__(self, problems: list[Problem], file: str, rest: LoadedYard | None) -> None:
+        count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
+        super().__init__(
+            f"{file} has {count}:\n" + "\n".join(lines_of(problems)),
+            code="YARD_FILE_INVALID",
+            details={"file": file, "problems": [problem.as_json() for problem in problems]},
+            fix="docs/operate/quotas.md describes every field; `airyard schema --yard` is the schema for editors",
+        )
+        self.paths = tuple(problem.path for problem in problems)
+        # A whole block may be missing under a wrong key: the yard would miss it, too.
+        self.rest = rest if all("." in path for path in self.paths) else None
+
+    def add(self, refusal: AiryardError) -> None:
+        """Tell also how the rest does not fit the yard that refused it, but not what follows from the own problems."""
+        found = refusal.details.get("problems")
+        if self.rest is None or refusal.code != "POLICY_INVALID" or not isinstance(found, list):
+            return
+        broken = {tuple(path.split(".")[:2]) for path in self.paths}
+        news = [each for each in found if not broken & _about(each["path"])]
+        if not news:
+            return
+        lines = [f"{self.rest.place(each['path'])}  {each['path']}  {each['message']}" for each in news]
+        self.message += "\nWithout these it would not fit this yard:\n" + "\n".join(lines)
+        self.details["problems"] = [*self.details["problems"], *news]
+
+
+def _about(path: str) -> set[tuple[str, ...]]:
+    """Return the pools, projects and users that a problem of a policy is about."""
+    parts = path.split(".")
+    pools = {("pools", part) for at, part in enumerate(parts) if at and parts[at - 1] == "pools"}
+    return {tuple(parts[:2]), *pools}
+
+
 def load_yard(path: Path | str) -> LoadedYard:
     """Read a file. Raises: UserError (``YARD_FILE_INVALID``) with all problems at once, or why it cannot be read."""
     path = Path(path)
@@ -119,7 +155,7 @@ def load_yard(path: Path | str) -> LoadedYard:
 
 
 def load_yard_text(text: str, *, file: str = DEFAULT_YARD_FILE) -> LoadedYard:
-    """Read text. Raises: UserError (``YARD_FILE_INVALID``) with all problems at once."""
+    """Read text. Raises: InvalidYardFile (``YARD_FILE_INVALID``) with all problems at once."""
     document, problems = parse_document(text, file=file)
     report = Report(positions=document.positions, raw=document.raw, file=file, problems=problems)
     _labels_from_raw(document)
@@ -127,14 +163,17 @@ def load_yard_text(text: str, *, file: str = DEFAULT_YARD_FILE) -> LoadedYard:
     whole = model if model is not None else _mended(document.data, report)
     if whole is not None:
         _check_rules(_policy(whole), report)
-    if report.problems or model is None:
-        raise _invalid(in_order(report.problems, file), file)
-    return LoadedYard(
-        policy=_policy(model),
-        file=file,
-        digest=hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
-        positions={dotted_path(path): position for path, position in document.positions.items()},
-    )
+    loaded = None
+    if whole is not None:
+        loaded = LoadedYard(
+            policy=_policy(whole),
+            file=file,
+            digest=hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
+            positions={dotted_path(path): position for path, position in document.positions.items()},
+        )
+    if report.problems or model is None or loaded is None:
+        raise InvalidYardFile(in_order(report.problems, file), file, loaded)
+    return loaded
 
 
 def placed(error: AiryardError, loaded: LoadedYard) -> AiryardError:
@@ -152,16 +191,6 @@ def placed(error: AiryardError, loaded: LoadedYard) -> AiryardError:
         code="POLICY_INVALID",
         details={**error.details, "problems": found},
         fix=error.fix,
-    )
-
-
-def _invalid(problems: list[Problem], file: str) -> UserError:
-    count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
-    return UserError(
-        f"{file} has {count}:\n" + "\n".join(lines_of(problems)),
-        code="YARD_FILE_INVALID",
-        details={"file": file, "problems": [problem.as_json() for problem in problems]},
-        fix="docs/operate/quotas.md describes every field; `airyard schema --yard` is the schema for editors",
     )
 
 

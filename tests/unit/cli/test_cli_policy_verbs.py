@@ -82,6 +82,33 @@ def test_apply_shows_the_line_of_each_problem_of_the_server(airyard: Any, file: 
     assert f"{file}:1:1  pools.old  run 4 stands in it" in err
 
 
+def test_what_only_the_yard_knows_is_told_with_the_problems_of_the_file(airyard: Any, tmp_path: Path) -> None:
+    text = (
+        "pools:\n  h100: {accelerator: GPU_8xH100}\n  odd: {accelerator: GPU}\n"
+        "projects:\n  nlp: {pools: {h100: {guarantee: 99}, none: {guarantee: 1}, odd: {guarantee: 1}}}\n"
+    )
+    path = tmp_path / "yard.yaml"
+    path.write_text(text)
+    problems = [
+        {"rule": "r", "path": f"projects.nlp.pools.{pool}", "message": f"no {pool}", "fix": "mend it"}
+        for pool in ("none", "odd")
+    ] + [{"rule": "r", "path": "pools.odd", "message": "no nodes", "fix": "mend it"}]
+    error = UserError("no", code="POLICY_INVALID", details={"problems": problems})
+    code, out, err = airyard("apply", "-f", str(path), answers={"PUT /policy": [error]})
+    assert (code, out) == (2, "")
+    assert f"{path} has 1 problem:" in err
+    assert "Without these it would not fit this yard:" in err
+    assert f"{path}:5:" in err
+    assert "  projects.nlp.pools.none  no none" in err
+    # What follows from the file's own problem would only confuse.
+    assert "no odd" not in err
+    assert "no nodes" not in err
+    assert airyard.transport.asked[-1].body["dry_run"] is True
+    _, out, _ = airyard("-o", "json", "apply", "-f", str(path), answers={"PUT /policy": [error]})
+    paths = [each["path"] for each in json.loads(out)["error"]["details"]["problems"]]
+    assert paths == ["pools.odd.accelerator", "projects.nlp.pools.none"]
+
+
 def test_apply_of_a_broken_or_missing_file_asks_nobody(airyard: Any, tmp_path: Path) -> None:
     (tmp_path / "yard.yaml").write_text("pols: {}\n")
     code, _, err = airyard("apply", "-f", str(tmp_path / "yard.yaml"))

@@ -40,7 +40,7 @@ def test_the_policies_side_by_side_in_words(file: Path, capsys: pytest.CaptureFi
     assert run(["sim", "trace", str(file), "--gpus", "8"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
-        "small.csv: 3 runs of 68 GPU-hours that came within 0.1 days, on 8 GPUs in 1 node: load 425 %"
+        "small.csv: 3 runs of 68 GPU-hours that came within 2 h, on 8 GPUs in 1 node: load 425 %"
     )
     heads = lines[2]
     assert [heads.index(title) for title in ("strict FIFO", "FIFO with fill", "shortest first", "Airyard")]
@@ -98,6 +98,17 @@ def test_a_run_that_never_fits_is_left_out_and_named(file: Path, capsys: pytest.
     assert (
         "Left out: 1 run that would not fit the empty yard (run 2: it asks 2 nodes" in capsys.readouterr().out
     )
+
+
+def test_of_a_single_run_neither_days_nor_load_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "one.csv"
+    file.write_text("submit_s,duration_s,gpus,team\n0,60,1,a\n")
+    assert run(["sim", "trace", str(file), "--gpus", "8", "--policies", "fill"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "one.csv: 1 run of 0.017 GPU-hours, on 8 GPUs in 1 node"
+    file.write_text("submit_s,duration_s,gpus,team\n0,60,16,a\n")
+    assert "its only run would not fit the yard" in refusal(capsys, "trace", file, "--gpus", "8")
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,18 @@ def _show(app: App) -> None:
 
 def _apply(app: App, file: str | None, *, diff: bool) -> None:
     from airyard.core.policy_json import policy_to_json
-    from airyard.spec.yard import DEFAULT_YARD_FILE, load_yard, placed
+    from airyard.spec.yard import DEFAULT_YARD_FILE, InvalidYardFile, load_yard, placed
 
-    loaded = load_yard(file or DEFAULT_YARD_FILE)
+    try:
+        loaded = load_yard(file or DEFAULT_YARD_FILE)
+    except InvalidYardFile as broken:
+        if broken.rest is not None:
+            # All problems are told at once: what only the yard can know, too.
+            try:
+                app.client.declare_policy(policy_to_json(broken.rest.policy), dry_run=True)
+            except AiryardError as refusal:
+                broken.add(refusal)
+        raise
     try:
         answer = app.client.declare_policy(policy_to_json(loaded.policy), dry_run=diff)
     except AiryardError as error:

@@ -115,7 +115,7 @@ def read_setting(source: Source) -> Setting:
     demand = demand_of(trace, nodes, pool=pool)
     if not demand.jobs:
         raise UserError(
-            f"{source.file}: none of its {len(trace.runs):,} runs would fit the yard even if it were empty: "
+            f"{source.file}: {_none_fits(len(trace.runs))} the yard even if it were empty: "
             f"{demand.too_large[0].why}.",
             code="BAD_TRACE",
             fix="Give a larger yard, or nodes with more devices.",
@@ -124,6 +124,10 @@ def read_setting(source: Source) -> Setting:
     if source.policy is not None:
         policy = load_yard(source.policy).policy
     return Setting(source=source.file.name, trace=trace, demand=demand, policy=policy)
+
+
+def _none_fits(runs: int) -> str:
+    return f"none of its {runs:,} runs would fit" if runs != 1 else "its only run would not fit"
 
 
 def _read(source: Source) -> Trace:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from airyard.core.wording import hours as amount
+from airyard.core.wording import span
 from airyard.sim.trace.demand import Demand
 from airyard.sim.trace.engine import HOUR_MS
 from airyard.sim.trace.metrics import Figures, load
@@ -17,6 +19,8 @@ from airyard.sim.trace.records import NotCarried
 Row = tuple[str, Callable[[Figures], str | None]]
 MOST_PROJECTS = 12
 NOTHING = "-"
+LOAD_FROM_MS = HOUR_MS
+"""The load is the demand over what the yard serves while runs come: within less time it says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,15 +111,26 @@ def counted(count: int, word: str) -> str:
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
+def _span(duration_ms: float) -> str:
+    """Return ``60.9 days``, and below two days ``5 h 20 min``."""
+    days = duration_ms / HOUR_MS / 24
+    return f"{days:.1f} days" if days >= 2 else span(int(duration_ms))
+
+
+def _few(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 10 else amount(hours)
+
+
 def head(demand: Demand, source: str) -> str:
     """Return what was replayed, in a line or two."""
     jobs = demand.jobs
     hours = sum(job.run.devices * job.run.duration_ms for job in jobs) / HOUR_MS
-    days = (jobs[-1].arrives_ms - jobs[0].arrives_ms) / HOUR_MS / 24 if jobs else 0.0
+    came_ms = jobs[-1].arrives_ms - jobs[0].arrives_ms if jobs else 0
+    when = f" that came within {_span(came_ms)}" if came_ms else ""
+    share = f": load {100 * load(demand):.0f} %" if came_ms >= LOAD_FROM_MS else ""
     lines = [
-        f"{source}: {counted(len(jobs), 'run')} of {hours:,.0f} GPU-hours that came within {days:.1f} days, on "
-        f"{counted(demand.devices(), 'GPU')} in {counted(len(demand.nodes), 'node')}: load "
-        f"{100 * load(demand):.0f} %"
+        f"{source}: {counted(len(jobs), 'run')} of {_few(hours)} GPU-hours{when}, on "
+        f"{counted(demand.devices(), 'GPU')} in {counted(len(demand.nodes), 'node')}{share}"
     ]
     if demand.too_large:
         first = demand.too_large[0]
