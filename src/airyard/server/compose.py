@@ -39,7 +39,7 @@ from airyard.app.loop import ControlLoop
 from airyard.app.orders import BaseEnvironment, OrderDesk, environment_order
 from airyard.app.tracking_runs import real_ids_for
 from airyard.core.access.tokens import Token
-from airyard.core.errors import AiryardError, Denied, Unavailable
+from airyard.core.errors import AiryardError, Unavailable
 from airyard.core.ids import AttemptKey
 from airyard.core.run import RunState
 from airyard.core.tracking_alias import alias_of
@@ -64,6 +64,7 @@ from airyard.server.premises import Premises
 from airyard.server.secret_rights import lookup
 from airyard.server.token_use import TokenUse
 from airyard.server.tracking import TrackingParts
+from airyard.server.tracking_rights import note_proxied, person_scope
 
 FIRST_HELLO_S = 30.0
 FIRST_RAY_S = 80.0
@@ -325,7 +326,9 @@ class Server:
         app = create_app(context, lifespan=lifespan)
         app.include_router(routes_runner.router(desk))
         mlflow = tracking.routes(
-            lambda request: _authorise(gatekeeper, request), _scopes(context, self._premises.yard_id())
+            lambda request: _authorise(gatekeeper, request),
+            _scopes(context, self._premises.yard_id()),
+            lambda principal: person_scope(context, principal),
         )
         if mlflow is not None:
             app.include_router(mlflow)
@@ -460,8 +463,7 @@ def _authorise(gatekeeper: Gatekeeper, request: Request) -> Principal:
     principal = gatekeeper.authorise(
         request.headers.get("authorization"), request.cookies.get(SESSION_COOKIE)
     )
-    if principal.member is None and not principal.sees_all:
-        raise Denied("MLflow's pages show every run; they are for operators", code="FORBIDDEN")
+    note_proxied(request, principal)
     return principal
 
 

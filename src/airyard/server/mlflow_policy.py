@@ -24,11 +24,11 @@ from airyard.core.tracking_alias import TrackedIds
 
 CREATED_BY_TAG = "airyard.created_by_attempt"
 
-_API = re.compile(r"^(?:ajax-)?api/(\d\.\d)/mlflow/(.+)$")
-_ARTIFACT = re.compile(
+API = re.compile(r"^(?:ajax-)?api/(\d\.\d)/mlflow/(.+)$")
+ARTIFACT = re.compile(
     r"^(?:ajax-)?api/2\.0/mlflow-artifacts/(?:artifacts|mpu/(?:create|complete|abort))/(.+)$"
 )
-_RUN_FOLDER = re.compile(r"(?:^|/)([0-9a-f]{32})/artifacts(?:/|$)")
+RUN_FOLDER = re.compile(r"(?:^|/)([0-9a-f]{32})/artifacts(?:/|$)")
 _MODEL_FOLDER = re.compile(r"(?:^|/)models/m-[0-9a-f]{32}/artifacts(?:/|$)")
 _FORBIDDEN = re.compile(
     r"^(?:gateway/|(?:ajax-)?api/3\.0/jobs(?:/|$)|(?:ajax-)?api/\d\.\d/mlflow/(?:assistant(?:/|$)|gateway-proxy))"
@@ -127,6 +127,11 @@ class RunFacts:
 
     experiment_id: str
     created_by: str | None
+    """The key of the attempt whose user code made it."""
+    created_by_user: str | None = None
+    """The user who made it by hand."""
+    airyard_run: int | None = None
+    """Which run of Airyard it is."""
 
 
 def purpose_of(method: str, path: str) -> Purpose:
@@ -136,13 +141,13 @@ def purpose_of(method: str, path: str) -> Purpose:
         return Purpose(effect=Effect.FORBIDDEN)
     if reading:
         return Purpose(effect=Effect.READ)
-    if match := _ARTIFACT.match(path):
+    if match := ARTIFACT.match(path):
         return _artifact_purpose(method, match[1])
     if path == "graphql":
         return Purpose(effect=Effect.READ)
     if path == "v1/traces" and method == "POST":
         return Purpose(effect=Effect.CREATE, operation="v1/traces")
-    match = _API.match(path)
+    match = API.match(path)
     operation = match[2] if match else ""
     if method == "POST" and operation and _READING_POSTS.search(operation):
         return Purpose(effect=Effect.READ, operation=operation)
@@ -155,7 +160,7 @@ def purpose_of(method: str, path: str) -> Purpose:
 
 
 def _artifact_purpose(method: str, folder: str) -> Purpose:
-    if match := _RUN_FOLDER.search(folder):
+    if match := RUN_FOLDER.search(folder):
         return Purpose(effect=Effect.RUN_WRITE, operation="artifact", run_id=match[1])
     if method != "DELETE" and _MODEL_FOLDER.search(folder):
         return Purpose(effect=Effect.CREATE, operation="artifact")

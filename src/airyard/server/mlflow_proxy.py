@@ -33,6 +33,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response, Stream
 from airyard.adapters.mlflow_endpoint import MlflowEndpoint, unreachable
 from airyard.adapters.tracking_spool import SpooledWrite, Spools, WriteSpool
 from airyard.core.errors import AiryardError, Denied, NotFound, Unavailable, UserError
+from airyard.server.mlflow_people import CREATED_BY_USER_TAG, PersonScope, ask_of
 from airyard.server.mlflow_policy import (
     CREATED_BY_TAG,
     AttemptScope,
@@ -104,8 +105,9 @@ Value = TypeVar("Value")
 class MlflowProxy(Generic[Principal]):
     """Forwards requests to one MLflow server.
 
-    ``authorise`` (plain or async) returns who calls or raises ``Denied``; ``scope_of`` says what an attempt's
-    token is bound to, None for a caller with a user's rights. Lives in one event loop; ``aclose`` ends it.
+    ``authorise`` (plain or async) returns who calls or raises ``Denied``. ``scope_of`` says what an attempt's token is
+    bound to, None for a person; ``person_of`` what a person is bound to, None for one who may do everything.
+    Lives in one event loop; ``aclose`` ends it.
     """
 
     def __init__(
@@ -115,10 +117,12 @@ class MlflowProxy(Generic[Principal]):
         authorise: Callable[[Request], Principal | Awaitable[Principal]],
         scope_of: Callable[[Principal], AttemptScope | None],
         spools: Spools,
+        person_of: Callable[[Principal], PersonScope | None] = lambda _: None,
     ) -> None:
         self._upstream = upstream
         self._authorise = authorise
         self._scope_of = scope_of
+        self._person_of = person_of
         self._spools = spools
         self._client = upstream.async_client()
         self._spooling = anyio.CapacityLimiter(8)
@@ -146,7 +150,10 @@ class MlflowProxy(Generic[Principal]):
         if purpose.effect is Effect.FORBIDDEN:
             raise NotFound(f"{PREFIX}/{path} is off: the server's machine would act on it", code="DISABLED")
         scope = self._scope_of(principal)
-        body = await self._body_when_needed(request, purpose, scope)
+        person = self._person_of(principal) if scope is None else None
+        body = await self._body_when_needed(request, purpose, scope, person)
+        if person is not None:
+            body = await self._check_person(person, request, path, purpose, body)
         held: str | None = None
         if scope is not None:
             if purpose.creates_run:
@@ -213,7 +220,7 @@ class MlflowProxy(Generic[Principal]):
         return principal
 
     async def _body_when_needed(
-        self, request: Request, purpose: Purpose, scope: AttemptScope | None
+        self, request: Request, purpose: Purpose, scope: AttemptScope | None, person: PersonScope | None
     ) -> bytes | None:
         """Read the body where it decides something; None means that it is streamed through unread."""
         if scope is not None and scope.alias is not None and _is_small_json(request):
@@ -222,6 +229,7 @@ class MlflowProxy(Generic[Principal]):
         in_body = names_runs and purpose.operation != "upload-artifact"
         if not (
             purpose.spooled
+            or (person is not None and request.method == "POST" and purpose.operation != "upload-artifact")
             or (scope is not None and (in_body or purpose.creates_run or purpose.creates_experiment))
         ):
             return None
@@ -233,6 +241,25 @@ class MlflowProxy(Generic[Principal]):
                 raise UserError(f"a write to a run is over {_BODY_BYTES} bytes", code="TOO_LARGE")
             parts.append(part)
         return b"".join(parts)
+
+    async def _check_person(
+        self, person: PersonScope, request: Request, path: str, purpose: Purpose, body: bytes | None
+    ) -> bytes | None:
+        """Return the body to send for a person who may not see every run. Raises: Denied; see ``mlflow_people``."""
+        params = request.query_params
+        query = {name: params.getlist(name) for name in params}
+        ask = ask_of(person, purpose, request.method, path, query, body or b"")
+        if ask.refused:
+            raise Denied(
+                f"{person.name} may not {request.method} {request.url.path}",
+                code="OUT_OF_SCOPE",
+                fix="look at one run at a time (`airyard open ID`), or search your own; lists of everybody's are for "
+                "operators of this yard",
+            )
+        for run_id in ask.runs:
+            if not person.may(await self._facts(run_id), write=ask.write):
+                raise Denied(f"{person.name} has no such right on run {run_id}", code="OUT_OF_SCOPE")
+        return body if ask.body is None else ask.body
 
     async def _check(self, scope: AttemptScope, purpose: Purpose, body: bytes, request: Request) -> None:
         """Raise ``Denied`` unless the attempt may do this; see ``mlflow_policy``."""
@@ -273,7 +300,13 @@ class MlflowProxy(Generic[Principal]):
             return None
         run = answer.json()["run"]
         tags = {tag["key"]: tag["value"] for tag in run.get("data", {}).get("tags", ())}
-        facts = RunFacts(experiment_id=str(run["info"]["experiment_id"]), created_by=tags.get(CREATED_BY_TAG))
+        number = tags.get("airyard.run_id", "")
+        facts = RunFacts(
+            experiment_id=str(run["info"]["experiment_id"]),
+            created_by=tags.get(CREATED_BY_TAG),
+            created_by_user=tags.get(CREATED_BY_USER_TAG),
+            airyard_run=int(number) if number.isascii() and number.isdigit() else None,
+        )
         _remember(self._known_runs, run_id, facts, _KNOWN_RUNS)
         return facts
 

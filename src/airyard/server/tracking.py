@@ -21,6 +21,7 @@ from airyard.adapters.tracking_spool import Spools
 from airyard.adapters.tracking_worker import TrackingWorker
 from airyard.ports.tracker import Tracker
 from airyard.server.context import Principal
+from airyard.server.mlflow_people import PersonScope
 from airyard.server.mlflow_policy import AttemptScope
 from airyard.server.mlflow_proxy import MlflowProxy, router
 
@@ -84,12 +85,17 @@ class TrackingParts:
         self,
         authorise: Callable[[Request], Principal],
         scope_of: Callable[[Principal], AttemptScope | None],
+        person_of: Callable[[Principal], PersonScope | None],
     ) -> APIRouter | None:
         """Return the proxy's routes, or None when tracking is off. Call inside the event loop's process."""
         if self._endpoint is None or self._spools is None:
             return None
         self._proxy = MlflowProxy(
-            upstream=self._endpoint, authorise=authorise, scope_of=scope_of, spools=self._spools
+            upstream=self._endpoint,
+            authorise=authorise,
+            scope_of=scope_of,
+            person_of=person_of,
+            spools=self._spools,
         )
         return router(self._proxy)
 

@@ -23,6 +23,7 @@ from airyard.adapters.tracking_spool import Spools
 from airyard.core.errors import Denied, NotFound
 from airyard.core.tracking_alias import alias_of
 from airyard.ports.tracker import OpenRun, TrackerKind
+from airyard.server.mlflow_people import PersonScope
 from airyard.server.mlflow_policy import AttemptScope
 from airyard.server.mlflow_proxy import MlflowProxy, router
 
@@ -35,6 +36,7 @@ class Gate:
 
     attempts: dict[str, AttemptScope] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
+    people: dict[str, PersonScope] = field(default_factory=dict)
 
     def resolve(self, key: str) -> Callable[[bytes], bytes] | None:
         """Say as the server does how the real ids of an attempt's run come into its held writes."""
@@ -44,13 +46,15 @@ class Gate:
         alias, real = scope.alias, scope.real
         return None if alias is None or real is None else lambda body: alias.replaced_in(body, real)
 
-    def authorise(self, request: Request) -> AttemptScope | None:
+    def authorise(self, request: Request) -> AttemptScope | PersonScope | None:
         header = request.headers.get("authorization", "")
         token = header.removeprefix("Bearer ") if header else request.cookies.get("airyard_session", "")
         if token == USER_TOKEN:
             return None
         if token in self.attempts:
             return self.attempts[token]
+        if token in self.people:
+            return self.people[token]
         raise Denied("no valid token", code="UNAUTHENTICATED")
 
 
@@ -121,7 +125,11 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
     gate = Gate()
     replayer = SpoolReplayer(spools, mlflow.endpoint, resolve=gate.resolve)
     proxy = MlflowProxy(
-        upstream=mlflow.endpoint, authorise=gate.authorise, scope_of=lambda scope: scope, spools=spools
+        upstream=mlflow.endpoint,
+        authorise=gate.authorise,
+        scope_of=lambda found: found if isinstance(found, AttemptScope) else None,
+        person_of=lambda found: found if isinstance(found, PersonScope) else None,
+        spools=spools,
     )
 
     @asynccontextmanager
