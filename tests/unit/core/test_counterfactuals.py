@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from airyard.core.cluster import Cordon
 from airyard.core.policy import ProjectPolicy, Share, UserLimits
 from airyard.core.scheduling.counterfactual import Change, Counterfactual, counterfactuals
 from airyard.core.scheduling.plan import Snapshot, Waiting
-from explain_yard import NOW_MS, at, book_of, node, reserved, runs, waits, yard
+from explain_yard import MINUTE_MS, NOW_MS, at, book_of, node, reserved, runs, waits, yard
 
 WHOLE = range(8)
 
@@ -75,9 +76,12 @@ def test_a_limit_short_enough_to_end_before_a_promise() -> None:
     running = [runs(9, {"n1": WHOLE}, ends=40.5)]
     snapshot = yard(2, [waits(1, 8, 2, queued=-90_000), want], running)
     assert told(snapshot, want, Change.SHORTER_LIMIT) == (
-        "now with a time limit of 40 min or less",
+        "now with a time limit of 40 min or less; it is predicted to last 10 h",
         {"timeout_s": 2400},
     )
+    sure = replace(want, expected_ms=30 * MINUTE_MS)
+    snapshot = yard(2, [waits(1, 8, 2, queued=-90_000), sure], running)
+    assert told(snapshot, sure, Change.SHORTER_LIMIT)[0] == "now with a time limit of 40 min or less"
 
 
 def test_a_higher_class_that_evicts_says_whom() -> None:

@@ -259,10 +259,14 @@ class _Search:
         limits = [ms for ms in limits if ms < want.bound_ms]
         place = self._most(lambda count: _with_limit(want, limits[count - 1]), len(limits))
         if place:
+            limit_ms = limits[place - 1]
+            needs = (
+                f"; it is predicted to last {span(want.expected_ms)}" if limit_ms < want.expected_ms else ""
+            )
             yield Counterfactual(
                 change=Change.SHORTER_LIMIT,
-                text=f"now with a time limit of {span(limits[place - 1])} or less",
-                detail={"timeout_s": limits[place - 1] // 1000},
+                text=f"now with a time limit of {span(limit_ms)} or less{needs}",
+                detail={"timeout_s": limit_ms // 1000},
             )
 
     def _classes(self) -> Iterator[Counterfactual]:
