@@ -82,14 +82,9 @@ def head_command(*, address: str, ports: Mapping[str, int], temporary: Path, das
     ]
 
 
-def node_command(
-    *, head: str, address: str, ports: Mapping[str, int], temporary: Path, labels: Mapping[str, str]
-) -> list[str]:
+def node_command(*, head: str, address: str, ports: Mapping[str, int], temporary: Path) -> list[str]:
     """Return the command line of another node, which stays in the foreground."""
-    given = (
-        [f"--labels={','.join(f'{key}={value}' for key, value in sorted(labels.items()))}"] if labels else []
-    )
-    return [*_start(address, ports, temporary), f"--address={head}", *given]
+    return [*_start(address, ports, temporary), f"--address={head}"]
 
 
 def _start(address: str, ports: Mapping[str, int], temporary: Path) -> list[str]:

@@ -57,6 +57,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "up": "Start the local server.",
         "down": "Stop the local server.",
         "server": "Run a server in the foreground.",
+        "node": "Let this machine join a fleet, or leave it.",
         "secrets": "Store, list and delete secrets.",
         "token": "Give out tokens, list them, take them back.",
         "admin": "Clean up (gc), check the journal (verify), read the audit.",

@@ -1,0 +1,346 @@
+"""Joining a fleet and leaving it, from the machine's side: the checks before Ray is started here, and its keeper.
+
+Owns: what ``airyard node`` does, its files in ``<home>/node/ray``. Must not know: runs, Ray's inside, the command line.
+
+Whatever would make a first gang hang is looked for here: other versions, clocks apart, a name that is taken, an address
+that the server cannot reach, a server or Ray head that this machine cannot reach.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import json
+import secrets
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import airyard
+from airyard.adapters import ray_command
+from airyard.adapters.agent_process import connected
+from airyard.adapters.ray_keeper import end_keeper, keeper_pid, start_keeper
+from airyard.core.errors import AiryardError, Conflict, Denied, Fix, Unavailable, UserError, from_json
+from airyard.node.inventory import Offer, host_name
+
+MAX_OFFSET_S = 5.0
+PORTS = ("node_manager", "object_manager")
+_ANSWER_S = 30.0
+_CONNECT_S = 5.0
+_ARRIVE_S = 120.0
+_FAREWELL_S = 20.0
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """How a machine wants to join. Empty and None mean: found out here."""
+
+    server: str
+    """HOST:PORT or a URL of the Airyard server."""
+    token_file: Path
+    home: Path
+    name: str = ""
+    address: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    simulate: Mapping[str, int] = field(default_factory=dict)
+    cpu_slots: int | None = None
+    until_ms: int | None = None
+
+
+def join(wanted: Wanted) -> dict[str, Any]:
+    """Check everything, start Ray here, and return {name, address, server, nodes} once the server has this machine.
+
+    Raises: AiryardError that names what is wrong; nothing is left running then.
+    """
+    ray_command.check_ray()
+    name = wanted.name or host_name()
+    folder = wanted.home / "node" / "ray"
+    _check_home(wanted.home, folder)
+    desk = Desk(wanted.server, _read_token(wanted.token_file))
+    desk.check()
+    address = wanted.address or desk.own_address()
+    offer = {
+        "machine": name,
+        "address": address,
+        "labels": dict(wanted.labels),
+        "simulate": dict(wanted.simulate),
+        "cpu_slots": wanted.cpu_slots,
+        "server_url": desk.url,
+        "until_ms": wanted.until_ms,
+    }
+    try:
+        Offer.from_json(offer)
+    except ValueError as error:
+        raise UserError(f"{error}.", code="BAD_SIMULATION") from None
+    head = _apply(desk, name, address, wanted.home)
+    _check_reach(head)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / "offer.json").write_text(json.dumps(offer))
+    _start_ray(folder, wanted, head, address)
+    nodes = _await_arrival(desk, name, folder)
+    desk.post("until", {"name": name, "until_ms": wanted.until_ms or 0})
+    return {"name": name, "address": address, "server": desk.url, "nodes": nodes}
+
+
+def leave(home: Path, *, force: bool = False) -> dict[str, Any]:
+    """Leave the fleet: Ray ends here, and the agent unless members live on. Raises: NODE_BUSY, unless ``force``."""
+    folder = home / "node" / "ray"
+    try:
+        offer = json.loads((folder / "offer.json").read_text())
+    except (OSError, ValueError):
+        raise UserError(f"{home} has joined no fleet.", code="NOT_JOINED") from None
+    members: list[str] = []
+    desk = None
+    try:
+        desk = Desk(str(offer["server_url"]), _read_token(folder / "token"))
+        members = desk.post("leave", {"name": offer["machine"], "force": force})["members"]
+    except Unavailable:
+        if not force:
+            raise
+    end_keeper(folder)
+    if not members:
+        with contextlib.suppress(OSError), connected(home) as stream:
+            stream.settimeout(_CONNECT_S)
+            stream.sendall(b'{"id":0,"op":"stop"}\n')
+            while stream.recv(4096):
+                pass
+    (folder / "offer.json").unlink(missing_ok=True)
+    _await_farewell(desk, str(offer["machine"]))
+    return {"name": offer["machine"], "members": members}
+
+
+def _await_farewell(desk: Desk | None, name: str) -> None:
+    """Wait a little until the server has noticed, so that the name is free when this returns."""
+    deadline = time.monotonic() + _FAREWELL_S
+    with contextlib.suppress(AiryardError):
+        while desk is not None and desk.get(f"machines/{name}")["joined"] and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+
+def is_joined(home: Path) -> bool:
+    """Return whether a keeper has Ray running for this data folder."""
+    return keeper_pid(home / "node" / "ray") is not None
+
+
+class Desk:
+    """The server's desk for joining machines, asked over HTTP with the fleet's token."""
+
+    def __init__(self, server: str, token: str) -> None:
+        """Raises: UserError for what is no address."""
+        self.url = (server if "://" in server else f"http://{server}").rstrip("/")
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UserError(
+                f"{server!r} is not the address of a server: it looks like HOST:PORT.", code="BAD_HOST"
+            )
+        self._token = token
+
+    def check(self) -> None:
+        """Make sure that the fleet's server is there, is it, and that its clock is ours. Raises: AiryardError."""
+        nonce = secrets.token_hex(16)
+        before_ns = time.time_ns()
+        answer = self._ask("GET", f"identify?nonce={nonce}", None, with_token=False)
+        after_ns = time.time_ns()
+        proof = hmac.new(self._token.encode(), nonce.encode(), hashlib.sha256).hexdigest()
+        if not hmac.compare_digest(str(answer.get("proof")), proof):
+            raise Denied(
+                f"The server at {self.url} does not know the token of this file: it is another fleet's, or an old one.",
+                code="WRONG_FLEET_TOKEN",
+                fix="Copy server/ray/token from the server's data folder.",
+            )
+        offset_s = (int(answer["time_ns"]) - (before_ns + after_ns) // 2) / 1e9
+        doubt_s = (after_ns - before_ns) / 2e9
+        if abs(offset_s) - doubt_s > MAX_OFFSET_S:
+            raise Conflict(
+                f"The clock of this machine is {abs(offset_s):.1f} s {'behind' if offset_s > 0 else 'ahead of'} "
+                f"the server's; at most {MAX_OFFSET_S:g} s are allowed.",
+                code="CLOCK_OFFSET",
+                fix="Set both by NTP (`timedatectl set-ntp true`, chrony), then join.",
+                details={"offset_s": round(offset_s, 3)},
+            )
+
+    def own_address(self) -> str:
+        """Return this machine's address on the way to the server."""
+        parts = urlsplit(self.url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        with socket.create_connection((str(parts.hostname), port), timeout=_CONNECT_S) as stream:
+            return str(stream.getsockname()[0])
+
+    def post(self, what: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask with a body. Raises: the server's own error, Unavailable."""
+        return self._ask("POST", what, body, with_token=True)
+
+    def get(self, what: str) -> dict[str, Any]:
+        """Ask without a body. Raises: the server's own error, Unavailable."""
+        return self._ask("GET", what, None, with_token=True)
+
+    def _ask(
+        self, method: str, what: str, body: Mapping[str, Any] | None, *, with_token: bool
+    ) -> dict[str, Any]:
+        request = urllib.request.Request(f"{self.url}/fleet/v1/{what}", method=method)
+        if with_token:
+            request.add_header("Authorization", f"Bearer {self._token}")
+        if body is not None:
+            request.add_header("Content-Type", "application/json")
+            request.data = json.dumps(body).encode()
+        # A fleet's server is inside: no proxy between two machines of one yard.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=_ANSWER_S) as answer:
+                found: dict[str, Any] = json.load(answer)
+                return found
+        except urllib.error.HTTPError as error:
+            raise self._refused(error) from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise Unavailable(
+                f"The server at {self.url} cannot be reached from this machine: {reason}.",
+                code="SERVER_UNREACHABLE",
+                fix="Check HOST:PORT, the firewall, and that it listens on that address (`airyard server --host`).",
+            ) from None
+
+    def _refused(self, error: urllib.error.HTTPError) -> AiryardError:
+        try:
+            body = json.loads(error.read())
+        except (OSError, ValueError):
+            body = {}
+        if error.code == 404 and "error" not in body:
+            return UserError(
+                f"The server at {self.url} has no fleet: it runs its own machine only, or is no Airyard server.",
+                code="NO_FLEET",
+                fix=Fix(text="Start it as a fleet's.", command="airyard server --engine ray --host ADDRESS"),
+            )
+        return from_json(error.code, body)
+
+
+def _check_home(home: Path, folder: Path) -> None:
+    if keeper_pid(folder) is not None:
+        raise Conflict(
+            f"This machine has joined a fleet already ({home}).",
+            code="ALREADY_JOINED",
+            fix=Fix(text="Leave it first.", command="airyard node leave"),
+        )
+    with contextlib.suppress(OSError), open(home / "server" / "lock", "rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Conflict(
+                f"An Airyard server uses the data folder {home}: its machine is in its fleet by itself.",
+                code="ALREADY_SERVED",
+                fix="Give this node a folder of its own with --home.",
+            ) from None
+
+
+def _read_token(path: Path) -> str:
+    try:
+        token = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"The token file {path} cannot be read: {error}.", code="BAD_TOKEN_FILE") from None
+    if len(token) < ray_command.TOKEN_BYTES:
+        raise UserError(
+            f"{path} holds no token of a fleet: {len(token)} characters.",
+            code="BAD_TOKEN_FILE",
+            fix="Copy server/ray/token from the server's data folder.",
+        )
+    return token
+
+
+def _apply(desk: Desk, name: str, address: str, home: Path) -> str:
+    """Have the server check this machine, and reach it; return the address of Ray's head."""
+    nonce = secrets.token_hex(16)
+    try:
+        listener = socket.create_server((address, 0))
+    except OSError as error:
+        raise UserError(
+            f"{address} is no address of this machine: {error.strerror}.",
+            code="BAD_ADDRESS",
+            fix="Name one with --address.",
+        ) from None
+    with listener:
+        listener.settimeout(_ANSWER_S)
+        threading.Thread(target=_answer_probe, args=(listener, nonce), daemon=True).start()
+        answer = desk.post(
+            "join",
+            {
+                "name": name,
+                "home": str(home),
+                "version": airyard.__version__,
+                "ray": ray_command.RAY_VERSION,
+                "python": ray_command.python_version(),
+                "address": address,
+                "port": listener.getsockname()[1],
+                "nonce": nonce,
+            },
+        )
+    # Members that only the true machine of this name can hold: another one would seem to prove their death.
+    missing = [key for key in answer["members"] if not (home / "node" / "attempts" / key).is_dir()]
+    if missing:
+        raise Conflict(
+            f"The fleet's machine {name} still has live members that are not in {home}: {', '.join(missing[:10])}.",
+            code="NAME_TAKEN",
+            fix=f"Join with the data folder of that machine, choose another --name, or say that it is dead: "
+            f"`airyard confirm-dead {name}`.",
+            details={"members": missing},
+        )
+    return str(answer["ray_address"])
+
+
+def _answer_probe(listener: socket.socket, nonce: str) -> None:
+    with contextlib.suppress(OSError):
+        stream, _ = listener.accept()
+        with stream:
+            stream.sendall(nonce.encode())
+
+
+def _check_reach(head: str) -> None:
+    host, _, port = head.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+    except OSError as error:
+        raise Unavailable(
+            f"The Ray head at {head} cannot be reached from this machine: {error.strerror or error}.",
+            code="RAY_HEAD_AWAY",
+            fix="Open the firewall for that port; docs/operate/fleet.md lists what a fleet needs.",
+        ) from None
+
+
+def _start_ray(folder: Path, wanted: Wanted, head: str, address: str) -> None:
+    temporary = ray_command.temporary_folder(folder)
+    temporary.mkdir(mode=0o700, parents=True, exist_ok=True)
+    token = ray_command.token_file(folder, wanted.token_file)
+    command = ray_command.node_command(
+        head=head, address=address, ports=ray_command.kept_ports(folder, PORTS, address), temporary=temporary
+    )
+    environment = {**ray_command.ray_environment(token), ray_command.HOME_VARIABLE: str(wanted.home)}
+    start_keeper(folder, {"command": command, "environment": environment})
+
+
+def _await_arrival(desk: Desk, name: str, folder: Path) -> list[str]:
+    """Wait until the server speaks with this machine's agent; else take everything back. Raises: Unavailable."""
+    deadline = time.monotonic() + _ARRIVE_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(Unavailable):
+            found = desk.get(f"machines/{name}")
+            if found["joined"] and found["nodes"]:
+                return [str(node) for node in found["nodes"]]
+        if keeper_pid(folder) is None:
+            break
+        time.sleep(_POLL_S)
+    log = folder / "keeper.log"
+    tail = log.read_text(errors="replace").splitlines()[-5:] if log.exists() else []
+    end_keeper(folder)
+    raise Unavailable(
+        f"This machine did not arrive in the fleet within {_ARRIVE_S:g} s: {' | '.join(tail)}",
+        code="NOT_ARRIVED",
+        fix=f"See {log}, and server/ray/bridge.log on the server.",
+    )
