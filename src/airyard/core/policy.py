@@ -75,7 +75,7 @@ class PoolPolicy:
     order: PoolOrder = PoolOrder.PREDICTED
     share: bool = True
     slicing: Slicing | None = None
-    ageing_ms: int = 12 * DAY_MS - 5 * HOUR_MS
+    ageing_ms: int = 11 * DAY_MS + 12 * HOUR_MS
     reservations: int = 8
     prolog: NodeCommand | None = None
     epilog: NodeCommand | None = None

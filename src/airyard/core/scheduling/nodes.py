@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from airyard.core.scheduling.ends import Staying, releases
 from airyard.core.scheduling.plan import NodeView, Running, Shape
 
 FAR_MS = 1 << 55
@@ -94,15 +95,17 @@ class Slot:
     def _releases(self) -> tuple[int, ...]:
         times = [0] * len(self.free)
         leaving: list[int] = []
+        staying: list[Staying] = [Staying(until_ms, until_ms, 0, count) for until_ms, count in self.given]
         for run_id, (running, devices) in self.residents.items():
             if run_id in self.going:
                 leaving.extend([0] * len(devices))
+            elif running.stopping:
+                leaving.extend([running.end_ms] * len(devices))
             else:
-                (leaving if running.stopping else times).extend([running.end_ms] * len(devices))
+                staying.append(Staying(running.end_ms, running.late_end_ms, running.placed_ms, len(devices)))
         leaving.sort()
         times += leaving[len(leaving) - self.leaving :] if self.leaving else ()
-        for until_ms, count in self.given:
-            times.extend([until_ms] * count)
+        times.extend(releases(staying))
         times.sort()
         if not self.shared and times and (self.residents or self.given):
             ends = [one.end_ms for run_id, (one, _) in self.residents.items() if run_id not in self.going]
