@@ -85,8 +85,8 @@ def closed_yard(tmp_path: Path, environment_cache: Path) -> Iterator[Yard]:
     yard.close()
 
 
-def test_two_users_over_tls(closed_yard: Yard) -> None:
-    yard = closed_yard
+def open_with_tls(yard: Yard) -> None:
+    """Start the server for other machines: without TLS it refuses, with it it serves."""
     write_certificate(yard.home)
     (yard.home / "users.yaml").write_text(USERS)
     config = '[server]\nhost = "0.0.0.0"\n[people]\nfile = "users.yaml"\n[environments.6]\npackages = []\n'
@@ -97,6 +97,11 @@ def test_two_users_over_tls(closed_yard: Yard) -> None:
         config.replace("[people]", 'tls = {certificate = "cert.pem", key = "key.pem"}\n[people]')
     )
     yard.up()
+
+
+def test_two_users_over_tls(closed_yard: Yard) -> None:
+    yard = closed_yard
+    open_with_tls(yard)
     bob = User(yard, yard.ok("token", "create", "--for", "bob", "--name", "laptop").strip())
     made = yard.data("token", "create", "--for", "eve", "--name", "phone", "--scope", "read")
     eve = User(yard, made["secret"])

@@ -29,7 +29,7 @@ class Fix:
         return out
 
 
-_EXIT_CODES = {"BUDGET_SPENT": 8}
+_EXIT_CODES = {"BUDGET_SPENT": 8, "TOKEN_SPENT": 8}
 """Codes that leave with another exit code than their kind, on either side of the wire."""
 
 

@@ -277,7 +277,7 @@ class Tracking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """One grant as written; stored and shown, not enforced yet."""
+    """One grant as written: to a user, a group or a service, on this run."""
 
     level: str
     user_name: str | None = None

@@ -100,9 +100,7 @@ class Server:
 
     def _run_on(self, doors: Doors) -> None:
         self._doors = doors
-        host, port = doors.private.getsockname()[:2]
-        host = advertised(host)
-        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        host, port, url = _address(doors.private)
         started_ms = self._clock.now_ms()
         self._premises.note_holder(started_ms, host, port)
         if doors.public_url is not None and self._config.engine.kind == "ray":
@@ -113,17 +111,7 @@ class Server:
             changes = ChangeFeed()
             tracking = TrackingParts(self._config.tracking.uri, folder / "mlflow")
             logs = FileLogStore(folder / "logs")
-            gatekeeper = Gatekeeper(
-                owner=getpass.getuser(),
-                token=self._premises.token(),
-                attempt_key=self._premises.attempt_key(),
-                people=self._people.current,
-            )
-            token_use = TokenUse(folder / "token-use.json", gatekeeper.used_ms)
-            token_use.start()
-            parts.callback(token_use.stop)
-            self._audit = AuditLog(folder / "audit")
-            parts.callback(self._audit.close)
+            gatekeeper = self._gatekeeper(parts)
             engine = self._engine(url, host)
             effects = Effects(
                 engine=engine,
@@ -179,6 +167,22 @@ class Server:
             if not loop.query(_has_live_attempts).result(timeout=30):
                 # Nobody is left to watch over: the agent goes, too.
                 engine.stop_agent()
+
+    def _gatekeeper(self, parts: contextlib.ExitStack) -> Gatekeeper:
+        """Make what callers are known by, and the audit of what they do."""
+        folder = self._premises.folder
+        gatekeeper = Gatekeeper(
+            owner=getpass.getuser(),
+            token=self._premises.token(),
+            attempt_key=self._premises.attempt_key(),
+            people=self._people.current,
+        )
+        token_use = TokenUse(folder / "token-use.json", gatekeeper.used_ms)
+        token_use.start()
+        parts.callback(token_use.stop)
+        self._audit = AuditLog(folder / "audit")
+        parts.callback(self._audit.close)
+        return gatekeeper
 
     def _default_base(self) -> dict[str, Any]:
         """Return the environment of workloads that name none: the first run should not wait for it."""
@@ -343,9 +347,7 @@ class Server:
         *,
         on_stopping: Callable[[], None],
     ) -> None:
-        host, port = doors.private.getsockname()[:2]
-        host = advertised(host)
-        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        host, port, url = _address(doors.private)
         server = _AnnouncingServer(
             uvicorn.Config(
                 app,
@@ -424,6 +426,13 @@ class _AnnouncingServer(uvicorn.Server):
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
+
+
+def _address(listener: socket.socket) -> tuple[str, int, str]:
+    """Return host, port and URL of a plain listener."""
+    host, port = listener.getsockname()[:2]
+    host = advertised(host)
+    return host, port, f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _knows_a_live_machine(control: Control) -> bool:

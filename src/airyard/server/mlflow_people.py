@@ -160,7 +160,7 @@ def _graphql(body: bytes) -> Ask:
 
 
 def narrowed(body: bytes, user: str) -> bytes:
-    """Return the body of a ``runs/search`` for the user's own runs. MLflow's filters know no OR: none gets around it."""
+    """Return the body of a ``runs/search`` for the user's own runs. A filter knows no OR: none gets around it."""
     request = _object(body)
     own = f"tags.`{_OWNER_TAG}` = '{user}'"
     asked = request.get("filter")

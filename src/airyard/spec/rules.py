@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from airyard.core.access.table import LEVELS
 from airyard.core.workload import CPU, is_reserved_variable, parse_accelerator
 from airyard.spec.fields import LEGACY_ACCELERATORS
 from airyard.spec.problems import FieldPath, ProblemCode, Report, dotted_path
@@ -272,7 +273,7 @@ def _descriptive(data: dict[str, Any], report: Report) -> None:
         (),
         [name for name in ("usage_policy_name", "usage_policy_id") if data.get(name) is not None],
     )
-    for name in ("usage_policy_name", "usage_policy_id", "permissions"):
+    for name in ("usage_policy_name", "usage_policy_id"):
         if data.get(name) is not None:
             report.warn(ProblemCode.NOT_ENFORCED, (name,), "is stored and shown, but not enforced yet")
     grants = data.get("permissions")
@@ -282,6 +283,10 @@ def _descriptive(data: dict[str, Any], report: Report) -> None:
         if isinstance(grant, dict) and len(given) != 1:
             message = f"needs exactly one of {', '.join(principals)}; it has {len(given)}"
             report.add(ProblemCode.INVALID_VALUE, ("permissions", index), message)
+        level = grant.get("level") if isinstance(grant, dict) else None
+        if isinstance(level, str) and level not in LEVELS:
+            message = f"{level} is none of {', '.join(LEVELS)}, and gives no right"
+            report.warn(ProblemCode.LOOKS_WRONG, ("permissions", index, "level"), message)
 
 
 def _parameters(data: dict[str, Any], report: Report) -> None:

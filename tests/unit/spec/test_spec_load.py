@@ -130,7 +130,6 @@ def test_every_field_at_once(tmp_path: Path) -> None:
     assert loaded.code_source is not None
     assert (loaded.code_source.root, loaded.code_source.include_paths) == (tmp_path / "src", (".",))
     assert [(item.code.value, item.path) for item in loaded.warnings] == [
-        ("NOT_ENFORCED", "permissions"),
         ("NOT_ENFORCED", "usage_policy_name"),
     ]
     assert Workload.from_json(result.to_json()) == result
