@@ -19,6 +19,7 @@ from airyard.core.decide import Operated
 from airyard.core.decide.operating import unknown_node
 from airyard.core.errors import UserError
 from airyard.core.state import ClusterState
+from airyard.server.access import sight
 from airyard.server.context import ServerContext
 from airyard.server.requests import PREFIX, Caller, Context, ask, query
 from airyard.wire import nodes as wire
@@ -34,12 +35,17 @@ async def nodes(context: Context) -> dict[str, Any]:
 
 
 @router.get("/nodes/{name}", responses={200: {"model": wire.NodeAnswer}})
-async def node(context: Context, name: NodeName) -> dict[str, Any]:
-    """Return one node, its machine, and the runs on it."""
+async def node(context: Context, caller: Caller, name: NodeName) -> dict[str, Any]:
+    """Return one node, its machine, and the runs on it; of those that the caller may not see no name and owner."""
     state = await query(context, _copy)
     found = await run_in_threadpool(inside, state, name, context.clock.now_ms())
     if found is None:
         raise unknown_node([name], state.nodes, "node")
+    sees = sight(context, caller.principal)
+    if sees is not None:
+        for resident in found["runs"]:
+            if not sees(state.runs[resident["run_id"]]):
+                resident.update(name="", owner="", project="")
     return found
 
 

@@ -19,6 +19,7 @@ from airyard.core.policy import Policy, PoolPolicy, ProjectPolicy
 from airyard.core.workload import Permission
 from airyard.ports.read_store import RunFilter
 from airyard.server.audit import AuditLog, line
+from airyard.server.route_rights import ROUTES, Access
 from airyard.server.secret_rights import lookup
 from airyard.wire.explain import QueueAnswer
 from server_yard import play, submit, workload
@@ -90,6 +91,22 @@ def test_the_queue_shows_place_and_size_of_others_and_nothing_else(yard: AccessY
             for secret in ("bob", "run-", "digits", "hidden-command"):
                 assert secret not in told
             assert rows[own]["name"]
+
+    play(scene())
+
+
+def test_a_node_names_no_runs_of_others(yard: AccessYard) -> None:
+    async def scene() -> None:
+        async with yard.as_user("bob") as bob, yard.as_user("uma") as uma:
+            run = await submit(bob, name="bobs-plan", compute={"accelerator": "GPU_1xA10", "nodes": 1})
+            placed = await yard.placed(run["run_id"])
+            node = placed.attempts[0].members[0].node
+            (shown,) = (await bob.get(f"/nodes/{node}")).json()["runs"]
+            assert (shown["name"], shown["owner"]) == ("bobs-plan", "bob")
+            answer = await uma.get(f"/nodes/{node}")
+            (shown,) = answer.json()["runs"]
+            assert (shown["run_id"], shown["name"], shown["owner"]) == (run["run_id"], "", "")
+            assert "bob" not in answer.text + (await uma.get("/nodes")).text
 
     play(scene())
 
@@ -253,5 +270,56 @@ def test_an_admin_and_the_owner_can_do_what_they_could(yard: AccessYard) -> None
             assert (await owner.get(f"/runs/{run['run_id']}")).status_code == 200
             you = (await owner.get("/status")).json()["access"]["you"]
             assert (you["name"], you["role"], you["token_id"]) == ("ada", "admin", None)
+
+    play(scene())
+
+
+@pytest.mark.parametrize("user", ["uma", "vic"])
+def test_no_read_tells_a_stranger_of_a_run_more_than_place_and_size(yard: AccessYard, user: str) -> None:
+    told = {
+        "name": "zebra-plan",
+        "experiment": "xylophone",
+        "command": "quokka-command",
+        "parameters": {"lr": "wombat"},
+        "tags": {"team": "narwhal"},
+        "env_variables": {"X": "capybara"},
+    }
+    words = ("zebra", "xylophone", "quokka", "wombat", "narwhal", "capybara", '"bob"')
+    gpu = {"accelerator": "GPU_1xA10", "nodes": 2}
+
+    async def scene() -> None:
+        async with yard.as_user("bob") as bob, yard.as_user(user) as stranger:
+            active = (await submit(bob, compute=gpu, **told))["run_id"]
+            await yard.begin(active)
+            waiting = (await submit(bob, compute=gpu, **told))["run_id"]
+            if user == "uma":
+                own = (await submit(stranger, compute=gpu))["run_id"]
+                looked = [f"/runs/{own}/explain", f"/runs/{own}"]
+            else:
+                looked = []
+            for name, entry in ROUTES.items():
+                method, _, path = name.partition(" ")
+                if method != "GET" or not isinstance(entry, Access) or "/api/v1" not in path:
+                    continue
+                for run_id in (active, waiting):
+                    filled = path.removeprefix("/api/v1").replace("{ref}", str(run_id))
+                    looked.append(filled.replace("{name}", "sim-1xa10-0"))
+            looked += [
+                f"/wait?ids={active}&timeout_s=0",
+                f"/runs?ids={active}",
+                "/runs?tag=team=narwhal",
+                "/queue",
+            ]
+            looked += [
+                "/runs/zebra-plan",
+                "/runs/zebra",
+                "/runs/tag:team=narwhal",
+                "/runs?experiment=xylophone",
+            ]
+            for path in dict.fromkeys(looked):
+                answer = await stranger.get(path)
+                asked = {word for word in words if word in path}
+                leaked = {word for word in words if word in answer.text} - asked
+                assert not leaked, (path, answer.text[:500])
 
     play(scene())
