@@ -62,6 +62,8 @@ class _Channel:
     id: str
     dialogue: Dialogue
     home: str
+    machine_id: str
+    """What the machine's data folder is known by: made at its first join."""
     own: bool
     buffer: bytearray
 
@@ -89,7 +91,8 @@ class RayEngine:
         """How long a runner may go on that the server cannot reach."""
         self._ray_address = cluster.address
         self.ready = threading.Event()
-        """Set once Ray could be reached."""
+        """Set once Ray could be reached; ``ready_s`` is when, by the monotonic clock."""
+        self.ready_s = 0.0
         self.problem = ""
         """Why there is no Ray now; empty while there is."""
         self._sink: FactSink | None = None
@@ -182,8 +185,8 @@ class RayEngine:
         return self._ray_address
 
     def machines(self) -> dict[str, str]:
-        """Return the machines that can be reached now: name -> data folder there."""
-        return {channel.dialogue.machine: channel.home for channel in self._connected()}
+        """Return the machines that can be reached now: name -> id."""
+        return {channel.dialogue.machine: channel.machine_id for channel in self._connected()}
 
     def _dialogue(self, machine: str) -> Dialogue:
         """Return the conversation with a machine, of which perhaps nothing has been heard yet."""
@@ -324,6 +327,8 @@ class RayEngine:
             case "ready":
                 self.problem = ""
                 self._ray_address = str(message["address"])
+                if not self.ready.is_set():
+                    self.ready_s = time.monotonic()
                 self.ready.set()
                 _log.info("ray_connected", address=self._ray_address, ray=message["ray"])
             case "failed":
@@ -340,7 +345,7 @@ class RayEngine:
         channel, about = str(message["channel"]), message["about"]
         own = bool(message["own"])
         offer = (self._own_offer or {}) if own else dict(about["offer"] or {})
-        given = offer.get("machine")
+        given, machine_id = offer.get("machine"), str(offer.get("id") or "")
         name = str(given or about["host"]).split(".")[0]
         # The server's own nodes keep the names that they have without a fleet; all others carry their machine's.
         config = {
@@ -353,14 +358,19 @@ class RayEngine:
             (each for each in self._connected() if each.dialogue is self._dialogues.get(name)), None
         )
         if holder is not None:
-            if holder.home != about["home"] or holder.own != own:
+            if (holder.home, holder.machine_id, holder.own) != (about["home"], machine_id, own):
                 _log.warning("machine_name_taken", machine=name, home=about["home"], held_by=holder.home)
                 return _to(channel, b"", do="leave")
             self._on_down(holder.id, "it is back under another number")
         dialogue = self._dialogue(name)
         with self._lock:
             self._channels[channel] = _Channel(
-                id=channel, dialogue=dialogue, home=str(about["home"]), own=own, buffer=bytearray()
+                id=channel,
+                dialogue=dialogue,
+                home=str(about["home"]),
+                machine_id=machine_id,
+                own=own,
+                buffer=bytearray(),
             )
         _log.info("machine_up", machine=name, address=config["address"], version=about["version"])
         return _to(channel, dialogue.begin(server_url=offer.get("server_url"), config=config))

@@ -47,6 +47,8 @@ class Relay:
         """
         self._close()
         place = Path(home or os.environ.get(HOME_VARIABLE) or Path.home() / ".airyard").expanduser()
+        if not home and HOME_VARIABLE in os.environ and _offer(place) is None:
+            raise ConnectionError("this machine has left the fleet")
         stream = await asyncio.to_thread(_reach, place)
         reader, self._writer = await asyncio.open_unix_connection(sock=stream)
         self._waiting.clear()

@@ -33,6 +33,7 @@ from airyard.core.errors import AiryardError, Conflict, Denied, Fix, Unavailable
 from airyard.node.inventory import Offer, host_name
 
 MAX_OFFSET_S = 5.0
+ID_CHARACTERS = 32
 PORTS = ("node_manager", "object_manager")
 _ANSWER_S = 30.0
 _CONNECT_S = 5.0
@@ -69,7 +70,9 @@ def join(wanted: Wanted) -> dict[str, Any]:
     desk = Desk(wanted.server, _read_token(wanted.token_file))
     desk.check()
     address = wanted.address or desk.own_address()
+    machine_id = _machine_id(folder)
     offer = {
+        "id": machine_id,
         "machine": name,
         "address": address,
         "labels": dict(wanted.labels),
@@ -82,12 +85,11 @@ def join(wanted: Wanted) -> dict[str, Any]:
         Offer.from_json(offer)
     except ValueError as error:
         raise UserError(f"{error}.", code="BAD_SIMULATION") from None
-    head = _apply(desk, name, address, wanted.home)
+    head = _apply(desk, name, address, wanted.home, machine_id)
     _check_reach(head)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder / "offer.json").write_text(json.dumps(offer))
     _start_ray(folder, wanted, head, address)
-    nodes = _await_arrival(desk, name, folder)
+    nodes = _await_arrival(desk, f"machines/{name}?machine_id={machine_id}", folder)
     desk.post("until", {"name": name, "until_ms": wanted.until_ms or 0})
     return {"name": name, "address": address, "server": desk.url, "nodes": nodes}
 
@@ -108,22 +110,23 @@ def leave(home: Path, *, force: bool = False) -> dict[str, Any]:
         if not force:
             raise
     end_keeper(folder)
+    # First, because a relay that still lives would start the agent again.
+    (folder / "offer.json").unlink(missing_ok=True)
     if not members:
         with contextlib.suppress(OSError), connected(home) as stream:
             stream.settimeout(_CONNECT_S)
             stream.sendall(b'{"id":0,"op":"stop"}\n')
             while stream.recv(4096):
                 pass
-    (folder / "offer.json").unlink(missing_ok=True)
-    _await_farewell(desk, str(offer["machine"]))
+    _await_farewell(desk, f"machines/{offer['machine']}?machine_id={offer['id']}")
     return {"name": offer["machine"], "members": members}
 
 
-def _await_farewell(desk: Desk | None, name: str) -> None:
+def _await_farewell(desk: Desk | None, question: str) -> None:
     """Wait a little until the server has noticed, so that the name is free when this returns."""
     deadline = time.monotonic() + _FAREWELL_S
     with contextlib.suppress(AiryardError):
-        while desk is not None and desk.get(f"machines/{name}")["joined"] and time.monotonic() < deadline:
+        while desk is not None and desk.get(question)["joined"] and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 
 
@@ -255,7 +258,19 @@ def _read_token(path: Path) -> str:
     return token
 
 
-def _apply(desk: Desk, name: str, address: str, home: Path) -> str:
+def _machine_id(folder: Path) -> str:
+    """Return what this data folder is known by in the fleet, made at its first join."""
+    path = folder / "id"
+    with contextlib.suppress(OSError):
+        if len(found := path.read_text(encoding="ascii").strip()) == ID_CHARACTERS:
+            return found
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = secrets.token_hex(ID_CHARACTERS // 2)
+    path.write_text(made)
+    return made
+
+
+def _apply(desk: Desk, name: str, address: str, home: Path, machine_id: str) -> str:
     """Have the server check this machine, and reach it; return the address of Ray's head."""
     nonce = secrets.token_hex(16)
     try:
@@ -273,7 +288,7 @@ def _apply(desk: Desk, name: str, address: str, home: Path) -> str:
             "join",
             {
                 "name": name,
-                "home": str(home),
+                "machine_id": machine_id,
                 "version": airyard.__version__,
                 "ray": ray_command.RAY_VERSION,
                 "python": ray_command.python_version(),
@@ -325,12 +340,12 @@ def _start_ray(folder: Path, wanted: Wanted, head: str, address: str) -> None:
     start_keeper(folder, {"command": command, "environment": environment})
 
 
-def _await_arrival(desk: Desk, name: str, folder: Path) -> list[str]:
+def _await_arrival(desk: Desk, question: str, folder: Path) -> list[str]:
     """Wait until the server speaks with this machine's agent; else take everything back. Raises: Unavailable."""
     deadline = time.monotonic() + _ARRIVE_S
     while time.monotonic() < deadline:
         with contextlib.suppress(Unavailable):
-            found = desk.get(f"machines/{name}")
+            found = desk.get(question)
             if found["joined"] and found["nodes"]:
                 return [str(node) for node in found["nodes"]]
         if keeper_pid(folder) is None:

@@ -39,6 +39,7 @@ from airyard.app.loop import ControlLoop
 from airyard.app.orders import BaseEnvironment, OrderDesk, environment_order
 from airyard.app.tracking_runs import real_ids_for
 from airyard.core.access.tokens import Token
+from airyard.core.commands import MachineAway
 from airyard.core.errors import AiryardError, Unavailable
 from airyard.core.ids import AttemptKey
 from airyard.core.run import RunState
@@ -136,6 +137,8 @@ class Server:
             parts.callback(tracking.stop)
             loop.start()
             parts.callback(loop.stop)
+            if isinstance(engine, RayEngine):
+                _take_for_away(loop)
             effects.start(loop)
             parts.callback(effects.stop)
             context = self._context(
@@ -433,6 +436,12 @@ def _address(listener: socket.socket) -> tuple[str, int, str]:
     host, port = listener.getsockname()[:2]
     host = advertised(host)
     return host, port, f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _take_for_away(loop: ControlLoop) -> None:
+    """Begin with no machine at hand: those of a fleet say hello as they are found, and some may never again."""
+    for name in loop.query(lambda control: list(control.state.machines)).result(timeout=30):
+        loop.submit(MachineAway(machine=name)).result(timeout=30)
 
 
 def _knows_a_live_machine(control: Control) -> bool:

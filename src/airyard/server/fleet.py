@@ -6,8 +6,11 @@ Owns: which Ray cluster, whose token, what is checked of a machine before it may
 from __future__ import annotations
 
 import hmac
+import json
 import secrets
 import socket
+import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -24,10 +27,13 @@ from airyard.core.commands import EndReservation, MakeReservation
 from airyard.core.errors import Conflict, Denied, Fix, UserError
 from airyard.core.policy import Reservation
 from airyard.server.config import EngineSection
+from airyard.server.premises import write_atomically
 
 DAY_MS = 86_400_000
 RESERVED_DAYS = 365
 PROBE_S = 3.0
+SETTLE_S = 30.0
+"""After a start of the server, machines that it knew have this time to be heard of before their names are free."""
 UNTIL_NOTE = "it leaves: airyard node join --until"
 
 
@@ -89,7 +95,8 @@ class Applicant:
     """A machine that wants to join, as it describes itself."""
 
     name: str
-    home: str
+    machine_id: str
+    """What its data folder is known by; another folder is another machine."""
     version: str
     ray: str
     python: str
@@ -110,6 +117,7 @@ class FleetDesk:
         self._host = host
         self._now_ms = now_ms
         self._by = by
+        self._registry = Registry(engine.token_file.with_name("machines.json"))
 
     def authorise(self, authorization: str | None) -> None:
         """Let only a holder of the fleet's token pass. Raises: Denied."""
@@ -142,13 +150,7 @@ class FleetDesk:
                     command="airyard server --host ADDRESS --engine ray",
                 ),
             )
-        held = self._engine.machines().get(one.name)
-        if held is not None:
-            raise Conflict(
-                f"a machine called {one.name} is in the fleet already (its data is in {held})",
-                code="NAME_TAKEN",
-                fix=Fix(text="choose another name for this one", command="airyard node join ... --name NAME"),
-            )
+        self._name_is_free(one)
         reason = probe(one.address, one.port, one.nonce)
         if reason is not None:
             raise Conflict(
@@ -156,7 +158,25 @@ class FleetDesk:
                 code="NODE_UNREACHABLE",
                 fix="open the firewall between the two, or name another address of that machine with --address",
             )
+        self._registry.note(one.name, one.machine_id)
         return {"ray_address": self._engine.ray_address, "members": self._members(one.name)}
+
+    def _name_is_free(self, one: Applicant) -> None:
+        """Refuse a name that another machine has, or had when this server was not there to see."""
+        there = one.name in self._engine.machines()
+        before = self._registry.find(one.name) not in (None, one.machine_id)
+        settled = self._engine.ready.is_set() and time.monotonic() - self._engine.ready_s > SETTLE_S
+        if there or (before and not settled):
+            when = (
+                "is in the fleet already"
+                if there
+                else f"was in the fleet; it has {SETTLE_S:g} s to come back"
+            )
+            raise Conflict(
+                f"a machine called {one.name} {when}",
+                code="NAME_TAKEN",
+                fix=Fix(text="choose another name for this one", command="airyard node join ... --name NAME"),
+            )
 
     def _same_versions(self, one: Applicant) -> None:
         """Refuse what Ray, or the two halves of Airyard, would refuse later and less clearly."""
@@ -177,7 +197,7 @@ class FleetDesk:
                 details={"server": mine, "node": theirs},
             )
 
-    def is_in(self, name: str) -> dict[str, Any]:
+    def is_in(self, name: str, machine_id: str) -> dict[str, Any]:
         """Return whether a machine has arrived, and its nodes."""
 
         def read(control: Control) -> list[str]:
@@ -187,7 +207,8 @@ class FleetDesk:
                 node.name for node in control.state.nodes.values() if alive and node.machine == name
             )
 
-        return {"joined": name in self._engine.machines(), "nodes": self._loop.query(read).result(timeout=10)}
+        joined = self._engine.machines().get(name) == machine_id
+        return {"joined": joined, "nodes": self._loop.query(read).result(timeout=10)}
 
     def until(self, name: str, until_ms: int) -> dict[str, Any]:
         """Set the machine's nodes aside from its end on: nothing is placed that would not be over, the rest drains."""
@@ -240,6 +261,30 @@ class FleetDesk:
             ]
 
         return self._loop.query(read).result(timeout=10)
+
+
+class Registry:
+    """Which data folder a machine's name belongs to, in a file. A hint for joins; nothing is placed by it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+
+    def find(self, name: str) -> str | None:
+        """Return the id that last had this name."""
+        return self._read().get(name)
+
+    def note(self, name: str, machine_id: str) -> None:
+        """Give the name to a machine."""
+        with self._lock:
+            write_atomically(self._path, json.dumps({**self._read(), name: machine_id}).encode())
+
+    def _read(self) -> dict[str, str]:
+        try:
+            found = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return {}
+        return {str(name): str(machine_id) for name, machine_id in found.items()}
 
 
 def probe(address: str, port: int, nonce: str) -> str | None:

@@ -31,7 +31,7 @@ class JoinRequest(_Body):
     """A machine's description of itself."""
 
     name: Name
-    home: Text
+    machine_id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
     version: Text
     ray: Text
     python: Text
@@ -75,10 +75,10 @@ def router(desk: FleetDesk) -> APIRouter:
         return await run_in_threadpool(desk.join, Applicant(**body.model_dump()))
 
     @routes.get("/machines/{name}")
-    async def machine(name: str, authorization: Bearer = None) -> dict[str, Any]:
+    async def machine(name: str, machine_id: str, authorization: Bearer = None) -> dict[str, Any]:
         """Say whether a machine has arrived."""
         desk.authorise(authorization)
-        return await run_in_threadpool(desk.is_in, name)
+        return await run_in_threadpool(desk.is_in, name, machine_id)
 
     @routes.post("/until")
     async def until(body: UntilRequest, authorization: Bearer = None) -> dict[str, Any]:

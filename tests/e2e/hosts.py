@@ -1,0 +1,185 @@
+"""Several hosts on one machine: each a network, PID, UTS and mount namespace, all on one bridge of their own.
+
+Everything a host starts dies with its first process, so a power-off is one kill, and so is the cleaning up.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+NETWORK = "10.77.0"
+FIRST_ADDRESS = 10
+TOOLS = ("ip", "unshare", "nsenter", "ps")
+PREFIX = "ayh"
+
+
+def why_not() -> str | None:
+    """Return why hosts cannot be made here; None when they can."""
+    if os.getuid() != 0:
+        return "namespaces need root"
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        return f"not installed: {', '.join(missing)} (packages iproute2, util-linux, procps)"
+    for command in (["unshare", "-n", "-u", "-p", "-f", "--mount-proc", "true"], ["ip", "netns", "list"]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            return f"`{' '.join(command)}` fails: {done.stderr.strip()}"
+    return None
+
+
+class Host:
+    """One host; ``address`` is how the others reach it."""
+
+    def __init__(self, name: str, namespace: str, address: str) -> None:
+        self.name = name
+        self.namespace = namespace
+        self.address = address
+        self._holder: subprocess.Popen[str] | None = None
+        self._init = 0
+
+    def power_on(self) -> None:
+        """Start its first process."""
+        script = str(Path(__file__).with_name("host_init.py"))
+        self._holder = subprocess.Popen(
+            [
+                *("ip", "netns", "exec", self.namespace, "unshare", "--kill-child"),
+                *("--pid", "--fork", "--mount-proc", "--uts"),
+                *(sys.executable, script, self.name),
+            ],
+            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._holder.stdout is not None
+        assert self._holder.stdout.readline() == "up\n", f"host {self.name} did not start"
+        children = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split()
+        self._init = int(children[0])
+
+    def power_off(self) -> None:
+        """Kill every process of it at once."""
+        if self._holder is not None:
+            try:
+                os.kill(self._init, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            self._holder.wait(30)
+            self._holder = None
+
+    def prefix(self) -> list[str]:
+        """Return what makes a command run on this host."""
+        return ["nsenter", "--target", str(self._init), "--net", "--pid", "--uts", "--mount", "--"]
+
+    def run(self, *command: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        """Run a command here to its end."""
+        return subprocess.run(
+            [*self.prefix(), *command],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def pids(self, pattern: str) -> list[int]:
+        """Return the host's processes, by the pids they have there, whose command line matches."""
+        listed = self.run("ps", "-ewwo", "pid=,args=").stdout.splitlines()
+        found = [line.strip().partition(" ") for line in listed]
+        return [int(pid) for pid, _, line in found if re.search(pattern, line) and " -ewwo pid=" not in line]
+
+    def kill(self, pattern: str) -> list[int]:
+        """SIGKILL what matches, which must be there; return the pids, as they were on the host."""
+        pids = self.pids(pattern)
+        assert pids, f"nothing like {pattern!r} runs on {self.name}"
+        self.run("kill", "-9", *map(str, pids))
+        return pids
+
+
+class Hosts:
+    """Hosts h0, h1, ... on one bridge."""
+
+    def __init__(self, count: int) -> None:
+        _remove_stale()
+        self._mark = f"{PREFIX}{os.getpid()}"
+        self._switch = f"{self._mark}-sw"
+        self.hosts: list[Host] = []
+        try:
+            _ip("netns", "add", self._switch)
+            _ip("-n", self._switch, "link", "add", "br0", "type", "bridge")
+            _ip("-n", self._switch, "link", "set", "br0", "up")
+            for number in range(count):
+                self._add(number)
+        except BaseException:
+            self.close()
+            raise
+
+    def __getitem__(self, number: int) -> Host:
+        return self.hosts[number]
+
+    def _add(self, number: int) -> None:
+        host = Host(f"h{number}", f"{self._mark}-h{number}", f"{NETWORK}.{FIRST_ADDRESS + number}")
+        _ip("netns", "add", host.namespace)
+        self.hosts.append(host)
+        peer = ["peer", "name", "eth0", "netns", host.namespace]
+        _ip("link", "add", f"v{number}", "netns", self._switch, "type", "veth", *peer)
+        _ip("-n", self._switch, "link", "set", f"v{number}", "master", "br0", "up")
+        _ip("-n", host.namespace, "link", "set", "lo", "up")
+        _ip("-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", "eth0")
+        _ip("-n", host.namespace, "link", "set", "eth0", "up")
+        host.power_on()
+
+    def cut(self, number: int) -> None:
+        """Take a host off the network."""
+        _ip("-n", self._switch, "link", "set", f"v{number}", "down")
+
+    def heal(self, number: int) -> None:
+        """Put it back."""
+        _ip("-n", self._switch, "link", "set", f"v{number}", "up")
+
+    def close(self) -> None:
+        """Power everything off and remove every trace."""
+        for host in self.hosts:
+            host.power_off()
+        for name in [*(host.namespace for host in self.hosts), self._switch]:
+            _remove(name)
+
+
+def _ip(*arguments: str) -> None:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (arguments, done.stderr)
+
+
+def _remove(namespace: str) -> None:
+    subprocess.run(["ip", "netns", "delete", namespace], capture_output=True, check=False)
+
+
+def _remove_stale() -> None:
+    """Remove what a killed test session left: its first processes and namespaces."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    for line in listed.splitlines():
+        found = re.match(rf"({PREFIX}(\d+)-\w+)", line)
+        if found is None or Path(f"/proc/{found[2]}").exists():
+            continue
+        inside = subprocess.run(
+            ["ip", "netns", "pids", found[1]], capture_output=True, text=True, check=False
+        )
+        for pid in inside.stdout.split():
+            try:
+                os.kill(int(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        _remove(found[1])
+
+
+def wait_until_gone(host: Host, pid: int, timeout: float = 20) -> None:
+    """Wait until a process of a host has ended."""
+    deadline = time.monotonic() + timeout
+    while host.run("kill", "-0", str(pid)).returncode == 0:
+        assert time.monotonic() < deadline, f"pid {pid} lives on {host.name}"
+        time.sleep(0.1)
