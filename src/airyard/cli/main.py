@@ -60,7 +60,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "node": "Let this machine join a fleet, or leave it.",
         "secrets": "Store, list and delete secrets.",
         "token": "Give out tokens, list them, take them back.",
-        "admin": "Clean up (gc), check the journal (verify), read the audit.",
+        "admin": "Clean up, check, move and save the journal, read the audit.",
     },
     "Tools": {
         "doctor": "Check this machine and say what to fix.",

@@ -125,11 +125,7 @@ class Server:
             )
             journal = SqlJournal(self._database)
             loop = ControlLoop(
-                journal=journal,
-                clock=self._clock,
-                do=effects.do,
-                changes=changes,
-                renew=engine.renew,
+                journal=journal, clock=self._clock, do=effects.do, changes=changes, renew=engine.renew
             )
             reads = SqlReadStore(self._database)
             yard = self._premises.yard_id()

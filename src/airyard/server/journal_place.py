@@ -24,42 +24,47 @@ SQLITE = "sqlite"
 """What stands for the file of the data folder where an address is asked for."""
 
 
-def journal_database(config: Config, home: Path) -> Database:
-    """Return the configured place of the journal. Nothing is opened.
+def journal_database(config: Config, home: Path, password: str | None = None) -> Database:
+    """Return the configured place of the journal. Nothing is opened. ``password``: what ``taken_password`` gave before.
 
     Raises: UserError (``BAD_CONFIG``, ``POSTGRES_NOT_INSTALLED``; ``JOURNAL_MOVED`` for the place that it has left).
     """
-    database = database_at(config.journal.url, config.journal.password_file, home)
+    section = config.journal
+    file = Path(section.password_file) if section.password_file else None
+    database = database_at(section.url, file, home, password or taken_password())
     _refuse_the_old_place(database, home)
     return database
 
 
-def database_at(url: str | None, password_file: str | None, home: Path) -> Database:
-    """Return the database of an address; None and ``sqlite`` are the data folder's file."""
-    password = os.environ.pop(PASSWORD_VARIABLE, None)  # taken out: what this process starts need not know it
+def taken_password() -> str | None:
+    """Return the password in the environment and take it out: what this process starts need not know it."""
+    return os.environ.pop(PASSWORD_VARIABLE, None)
+
+
+def database_at(url: str | None, password_file: Path | None, home: Path, password: str | None) -> Database:
+    """Return the database of an address; None and ``sqlite`` are the data folder's file. The password file wins."""
     if url is None or url == SQLITE:
         return SqliteDatabase(home / FILE)
     # Imported here: who keeps a file needs no driver.
     from airyard.adapters.postgres_engine import PostgresDatabase
 
-    return PostgresDatabase(url, _read_password(Path(password_file)) if password_file else password)
+    return PostgresDatabase(url, _read_password(password_file) if password_file else password)
 
 
-def note_move(home: Path, source: Database, target: Database) -> None:
+def note_move(home: Path, source: Database, target: Database, url: str) -> None:
     """Note that the journal has left a place: no server may go on there."""
-    note = {"from": source.name, "to": target.name}
+    note = {"from": source.name, "to": target.name, "url": url}
     write_atomically(home / MOVED, json.dumps(note).encode())
 
 
 def _refuse_the_old_place(database: Database, home: Path) -> None:
     try:
         note = json.loads((home / MOVED).read_text())
-        old, new = str(note["from"]), str(note["to"])
+        old, new, url = str(note["from"]), str(note["to"]), str(note["url"])
     except (OSError, ValueError, KeyError, TypeError):
         return
     if old != database.name:
         return
-    url = SQLITE if new == str(home / FILE) else new
     raise UserError(
         f"The journal was moved from {old} to {new}, and the configuration still names the old place.",
         code="JOURNAL_MOVED",

@@ -75,6 +75,12 @@ class Premises:
             ) from None
         self._lock = descriptor
 
+    def close(self) -> None:
+        """Give the lock up; a server keeps it until its process ends."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
     def is_gone(self) -> bool:
         """Return whether the folder was removed or replaced under this server: its lock is no longer the one held."""
         assert self._lock is not None

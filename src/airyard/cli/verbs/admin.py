@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ from airyard.cli.exit_codes import ExitCode
 
 @click.group("admin", cls=VerbGroup)
 def command() -> None:
-    """Clean up, check the journal, read the audit."""
+    """Clean up, check, move and save the journal, read the audit."""
 
 
 @command.command("gc")
@@ -52,9 +53,7 @@ def verify(app: App) -> int:
 
 
 @command.command("audit")
-@click.option(
-    "--since", metavar="TIME", help="Only entries from then on: 2026-12-02T08:00Z, or 2h (ago)."
-)
+@click.option("--since", metavar="TIME", help="Only entries from then on: 2026-12-02T08:00Z, or 2h (ago).")
 @pass_app
 def audit(app: App, since: str | None) -> None:
     """Print who did what: every change, every look at logs, outputs and secrets, every refusal.
@@ -98,6 +97,78 @@ def _audit_row(text: str) -> str:
     where = f" from {found['address']}" if found.get("address") else ""
     asked = what or f"{found.get('method')} {found.get('path')}"
     return f"{formats.moment(found.get('time'))}  {found.get('outcome'):<7}  {who}{by}: {asked}{where}"
+
+
+@command.command("migrate")
+@click.option(
+    "--to", "url", required=True, metavar="URL", help="postgresql://user@host:5432/database, or sqlite."
+)
+@click.option(
+    "--password-file", type=click.Path(exists=True, dir_okay=False), help="Password of that database."
+)
+@click.option(
+    "--config", "file", type=click.Path(exists=True, dir_okay=False), help="The server's configuration file."
+)
+@pass_app
+def migrate(app: App, url: str, password_file: str | None, file: str | None) -> None:
+    """Move the journal to another database: all of it, verified, or nothing. The server must be stopped."""
+    options = ["--password-file", os.path.abspath(password_file)] if password_file else []
+    found = _maintain(app, file, "migrate", "--to", url, *options)
+    if app.as_json:
+        app.console.data(found)
+        return
+    app.console.text(_rows_text(found["tables"]))
+    app.console.text(f"moved from {found['from']} to {found['to']} and compared, row by row")
+    app.console.text(
+        f'next: set url = "{found["url"]}" under [journal] in config.toml, then start the server'
+    )
+
+
+@command.command("backup")
+@click.argument("archive", metavar="FILE", type=click.Path(dir_okay=False))
+@click.option(
+    "--config", "file", type=click.Path(exists=True, dir_okay=False), help="The server's configuration file."
+)
+@pass_app
+def backup(app: App, archive: str, file: str | None) -> None:
+    """Save journal, configuration, secrets, tokens and code into FILE (tar.gz); a server may be at work."""
+    found = _maintain(app, file, "backup", os.path.abspath(archive))
+    if app.as_json:
+        app.console.data(found)
+        return
+    what = f"{formats.plural(found['files'], 'file')}, the journal up to event {found['journal']['last_seq']}"
+    app.console.text(
+        f"saved {what} into {archive} ({formats.size(found['bytes'])}); it holds keys: keep it safe"
+    )
+    app.console.note(f"left out: {', '.join(found['left_out'])}")
+
+
+@command.command("restore")
+@click.argument("archive", metavar="FILE", type=click.Path(exists=True, dir_okay=False))
+@pass_app
+def restore(app: App, archive: str) -> None:
+    """Put a backup into an empty data folder; every file and the journal are checked first."""
+    found = _maintain(app, None, "restore", os.path.abspath(archive))
+    if app.as_json:
+        app.console.data(found)
+        return
+    what = f"{formats.plural(found['files'], 'file')}, the journal up to event {found['journal']['last_seq']}"
+    app.console.text(f"put {what} into {found['home']}; the journal is {found['place']}")
+    app.console.text(
+        "next: start the server; what ran when the backup was made is looked for, and counts as lost"
+    )
+
+
+def _maintain(app: App, file: str | None, *arguments: str) -> dict[str, Any]:
+    from airyard.sdk.config import home_folder
+    from airyard.sdk.maintenance import maintain
+
+    options = ["--config", os.path.abspath(file)] if file else []
+    return maintain(home_folder(app.options.get("home")), *options, *arguments)
+
+
+def _rows_text(tables: dict[str, int]) -> str:
+    return formats.table(("TABLE", "ROWS"), [[name, count] for name, count in tables.items()], right=(1,))
 
 
 def _kinds(found: dict[str, Any]) -> dict[str, dict[str, int]]:
