@@ -122,3 +122,43 @@ def test_a_database_that_is_away_or_locked_at_the_start_is_named(make: Make, gua
     yard.up()
     yard.ok("down")
     wait_for(lambda: guarded.connections() == 0, what="the end of all sessions")
+
+
+def test_a_yard_is_saved_while_it_works_put_back_elsewhere_and_moved(
+    make: Make, postgres: PostgresServer, tmp_path: Path, environment_cache: Path
+) -> None:
+    old, new = make("sqlite"), make("sqlite")
+    old.up()
+    first = old.submit("echo one")
+    old.ended(first)
+    running = old.submit("sleep 60")
+    old.until(running, lambda run: run["status"] == "RUNNING")
+    archive = tmp_path / "yard.tar.gz"
+    said = old.ok("admin", "backup", str(archive))
+    assert "it holds keys" in said
+    assert str(archive) in said
+    old.ok("down", "--cancel-runs")
+    assert "is not empty" in new.call("admin", "restore", str(archive)).stderr
+    restored = tmp_path / "restored"
+    new.ok("--home", str(restored), "admin", "restore", str(archive))
+    moved = json.loads(
+        new.ok("--home", str(restored), "-o", "json", "admin", "migrate", "--to", postgres.make_database())
+    )
+    url = moved["data"]["url"]
+    stays = new.call("--home", str(restored), "up")
+    assert stays.returncode == 2
+    assert f'Set url = "{url}"' in stays.stderr
+    (restored / "config.toml").write_text(f'[journal]\nurl = "{url}"\n')
+    (restored / "node").mkdir()
+    for name in ("envs", "uv-cache"):
+        (restored / "node" / name).symlink_to(environment_cache / name)
+    new.ok("--home", str(restored), "up", "--simulate", "GPU_1xA10=2")
+    try:
+        runs = json.loads(new.ok("--home", str(restored), "-o", "json", "list", "--all"))["data"]["runs"]
+        assert {run["run_id"]: run["outcome"] for run in runs}[first] == "SUCCEEDED"
+        assert running in {run["run_id"] for run in runs}
+        said = new.ok("--home", str(restored), "run", new.file("echo goes on"), "--watch")
+        assert "goes on" in said
+        new.ok("--home", str(restored), "admin", "verify")
+    finally:
+        new.call("--home", str(restored), "down", "--cancel-runs")
