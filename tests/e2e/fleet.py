@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,9 @@ class Fleet(Yard):
         self.folder = folder
         self._cache = cache
         super().__init__(folder / "h0", cache)
+        # Ray's sockets need short paths, and what a power-off leaves is to be found again.
+        self._temporary = Path(tempfile.mkdtemp(prefix="ayh", dir="/tmp"))
+        self.set(TMPDIR=str(self._temporary))
         server = f'[server]\nhost = "{hosts[0].address}"\ninsecure = true\n'
         (self.home / "config.toml").write_text(
             f'{server}[engine]\nkind = "ray"\n[engine.ray]\nhere = false\n'
@@ -101,3 +106,7 @@ class Fleet(Yard):
     def close(self) -> None:
         """Take the yard down; the hosts are powered off by who made them."""
         self.call("down", "--cancel-runs", timeout=60)
+
+    def remove_temporary(self) -> None:
+        """Remove what Ray wrote, once the hosts are off."""
+        shutil.rmtree(self._temporary, ignore_errors=True)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from e2e.fleet import Fleet
 from e2e.hosts import Hosts, why_not
+from e2e.test_main_job import RENDEZVOUS
 from e2e.yard import Yard, wait_for
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 AGENT, RAYLET = r"airyard\.node\.agent", r"/raylet "
 
 
@@ -27,18 +30,19 @@ def fleet(
     alone = make_yard()
     alone.ended(alone.submit("true"))
     alone.close()
-    hosts = Hosts(3)
-    try:
+    with contextlib.ExitStack() as parts:
+        hosts = Hosts(3)
         made = Fleet(hosts, tmp_path_factory.mktemp("fleet"), environment_cache)
+        parts.callback(made.remove_temporary)
+        parts.callback(hosts.close)
         made.up()
-        try:
-            made.join(hosts[1], "--label", "rack=r1", "--pool", "p1")
-            made.join(hosts[2])
-            yield made
-        finally:
-            made.close()
-    finally:
-        hosts.close()
+        parts.callback(made.close)
+        with ThreadPoolExecutor() as pool:
+            joins = [pool.submit(made.join, hosts[1], "--label", "rack=r1", "--pool", "p1")]
+            joins.append(pool.submit(made.join, hosts[2]))
+            for join in joins:
+                join.result()
+        yield made
 
 
 def test_hello_from_two_machines_as_one_gang(fleet: Fleet) -> None:
@@ -54,6 +58,18 @@ def test_hello_from_two_machines_as_one_gang(fleet: Fleet) -> None:
     said = fleet.ok("logs", str(run["run_id"]))
     for member, machine in machines.items():
         assert f"hello {member} of 2 at {address[machine]}, master {address[machines[0]]}" in said
+
+
+def test_code_and_a_rendezvous_go_over_the_network(fleet: Fleet) -> None:
+    folder = fleet.home / "meeting"
+    folder.mkdir()
+    (folder / "meet.py").write_text(RENDEZVOUS)
+    source = {"type": "snapshot", "snapshot": {"root_path": str(folder)}}
+    path = fleet.file("python meet.py", accelerator="GPU_8xH100", nodes=2, code_source=source)
+    done = fleet.call("run", path, "--watch")
+    assert done.returncode == 0, done.stderr
+    said = sorted(done.stdout.splitlines())
+    assert said == ["[n0] rank 0 has the sum 41", "[n1] rank 1 has the sum 41"]
 
 
 def waiting_run(fleet: Fleet) -> tuple[int, str]:
@@ -153,5 +169,7 @@ def test_a_machine_leaves_when_nobody_is_on_it(fleet: Fleet) -> None:
     assert "h2-cpu-0" not in fleet.alive()
     wait_for(lambda: not h2.pids(r"ray::|raylet|airyard"), what="nothing to be left on h2")
     assert refused(fleet, 2, "node", "leave")[0] == "NOT_JOINED"
-    fleet.join(h2)
+    fleet.join(h2, "--until", "+1h")
     assert "h2-cpu-0" in fleet.alive()
+    (held,) = fleet.data("reservations")["reservations"]
+    assert (sorted(held["nodes"]), held["maintenance"]) == (["h2-cpu-0", "h2-sim-8xh100-0"], True)

@@ -36,12 +36,12 @@ class RayHead:
     def ensure(self) -> None:
         """Return when the head takes connections, started if need be. Raises: Unavailable with the end of its log."""
         temporary = ray_command.temporary_folder(self._folder)
-        temporary.mkdir(mode=0o700, parents=True, exist_ok=True)
         plan = {
             "command": ray_command.head_command(
                 address=self._address, ports=self._ports, temporary=temporary, dashboard=self._dashboard
             ),
             "environment": ray_command.ray_environment(self.token_file),
+            "temporary": str(temporary),
         }
         start_keeper(self._folder, plan)
         deadline = time.monotonic() + _START_S

@@ -1,7 +1,7 @@
 """The keeper: has Ray's own processes running on this machine, again when they died, until it is told to stop.
 
-``python -m airyard.adapters.ray_keeper FOLDER --detach``: FOLDER holds ``plan.json`` {command, environment}, written by
-who starts it (``airyard node join``, or a server for its head). ``FOLDER/keeper.lock`` is held, and names its pid.
+``python -m airyard.adapters.ray_keeper FOLDER --detach``: FOLDER holds ``plan.json`` {command, environment, temporary},
+written by who starts it (``airyard node join``, or a server for its head), and ``keeper.lock``, held, with its pid.
 
 Owns: one foreground process of Ray and its restarts. Must not know: what Ray is used for. Standard library only.
 """
@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,6 +39,7 @@ class Keeper:
         self._folder = folder
         self._lock = lock
         self._stop = threading.Event()
+        self._temporary = folder / "tmp"
 
     def ask_to_stop(self) -> None:
         """End Ray here, then leave."""
@@ -73,11 +75,17 @@ class Keeper:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_END_S)
         end_group(process.pid)
+        shutil.rmtree(self._temporary, ignore_errors=True)
 
     def _start(self) -> subprocess.Popen[bytes]:
         plan = json.loads((self._folder / "plan.json").read_text())
         command: Sequence[str] = plan["command"]
         environment: Mapping[str, str] = {**os.environ, **plan["environment"]}
+        self._temporary = Path(plan["temporary"])
+        self._temporary.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Ray never removes what it writes; the newest session may say why it ended.
+        for old in sorted(self._temporary.glob("session_2*"))[:-1]:
+            shutil.rmtree(old, ignore_errors=True)
         # A group of its own, so that whatever of Ray is left can be ended without looking for names.
         return subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True, cwd="/"

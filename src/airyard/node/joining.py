@@ -331,13 +331,13 @@ def _check_reach(head: str) -> None:
 
 def _start_ray(folder: Path, wanted: Wanted, head: str, address: str) -> None:
     temporary = ray_command.temporary_folder(folder)
-    temporary.mkdir(mode=0o700, parents=True, exist_ok=True)
     token = ray_command.token_file(folder, wanted.token_file)
     command = ray_command.node_command(
         head=head, address=address, ports=ray_command.kept_ports(folder, PORTS, address), temporary=temporary
     )
     environment = {**ray_command.ray_environment(token), ray_command.HOME_VARIABLE: str(wanted.home)}
-    start_keeper(folder, {"command": command, "environment": environment})
+    plan = {"command": command, "environment": environment, "temporary": str(temporary)}
+    start_keeper(folder, plan)
 
 
 def _await_arrival(desk: Desk, question: str, folder: Path) -> list[str]:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from airyard.adapters.local_engine import LocalEngine
-from airyard.adapters.ray_command import own_address
+from airyard.adapters.ray_command import own_address, temporary_folder
 from airyard.adapters.ray_engine import Cluster, RayEngine
 from airyard.adapters.ray_head import RayHead
 from airyard.core.actions import ForgetMember, KillMember, ShipLogs, StartMember
@@ -156,9 +156,14 @@ def processes_with(cookie: str) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def ray_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeEngine]:
+def ray_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ray")
+
+
+@pytest.fixture(scope="module")
+def ray_engine(ray_folder: Path) -> Iterator[MakeEngine]:
     """A Ray head for all tests of this file; every engine has a bridge of its own to it."""
-    head = RayHead(tmp_path_factory.mktemp("ray"), address=own_address())
+    head = RayHead(ray_folder, address=own_address())
     head.ensure()
 
     def make(home: Path, url: str) -> RayEngine:
@@ -254,6 +259,39 @@ def test_runners_outlive_the_agent_and_are_adopted(yard: Yard) -> None:
     (yard.home / "node" / "runs" / "1" / "output" / "go").touch()
     assert side.report("EXITED")["started"] is True
     assert yard.gone("1.0.0", mark).state is SeenState.EXITED
+
+
+def relays(ray_folder: Path) -> list[int]:
+    """Return the relays below the raylets whose sessions lie in this folder or are named after it."""
+    mark = str(temporary_folder(ray_folder))
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and "ray::Relay" in _command_line(int(entry.name)):
+            status = (entry / "stat").read_text().rpartition(")")[2].split()
+            if mark in _command_line(int(status[1])):
+                found.append(int(entry.name))
+    return found
+
+
+def test_a_killed_relay_ends_no_agent_and_no_runner(
+    ray_engine: MakeEngine, ray_folder: Path, tmp_path: Path
+) -> None:
+    yard = Yard(tmp_path / "home", ray_engine)
+    try:
+        side = yard.run("1.0.0", "while [ ! -e $AIRYARD_OUTPUT_DIR/go ]; do sleep 0.05; done; exit 5")
+        mark, agent = len(yard.facts), yard.agent_pid()
+        (relay,) = relays(ray_folder)
+        os.kill(relay, signal.SIGKILL)
+        yard.wait(MachineAway, after=mark)
+        seen: MachineSeen = yard.wait(MachineSeen, after=mark)
+        assert [(str(one.key), one.state) for one in seen.members] == [("1.0.0", SeenState.ALIVE)]
+        assert yard.agent_pid() == agent
+        assert relays(ray_folder) != [relay]
+        (yard.home / "node" / "runs" / "1" / "output" / "go").touch()
+        assert side.report("EXITED")["code"] == 5
+        assert yard.gone("1.0.0", mark).state is SeenState.EXITED
+    finally:
+        yard.close()
 
 
 def test_kill_ends_runner_and_tree(yard: Yard) -> None:
