@@ -13,8 +13,10 @@ import fcntl
 import hashlib
 import hmac
 import json
+import os
 import secrets
 import socket
+import ssl
 import threading
 import time
 import urllib.error
@@ -197,7 +199,9 @@ class Desk:
             request.add_header("Content-Type", "application/json")
             request.data = json.dumps(body).encode()
         # A fleet's server is inside: no proxy between two machines of one yard.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=_trust())
+        )
         try:
             with opener.open(request, timeout=_ANSWER_S) as answer:
                 found: dict[str, Any] = json.load(answer)
@@ -224,6 +228,15 @@ class Desk:
                 fix=Fix(text="Start it as a fleet's.", command="airyard server --engine ray --host ADDRESS"),
             )
         return from_json(error.code, body)
+
+
+def _trust() -> ssl.SSLContext:
+    """Trust what ``AIRYARD_CA_FILE`` holds, else what this machine trusts. Raises: UserError."""
+    given = os.environ.get("AIRYARD_CA_FILE")
+    try:
+        return ssl.create_default_context(cafile=given)
+    except OSError as error:
+        raise UserError(f"AIRYARD_CA_FILE: {given} cannot be read: {error}.", code="BAD_CA_FILE") from None
 
 
 def _check_home(home: Path, folder: Path) -> None:

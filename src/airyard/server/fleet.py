@@ -83,11 +83,12 @@ def advertised(host: str) -> str:
 
 def node_address(host: str) -> str:
     """Return the address by which Ray and the members on this machine are reached: the server's own, if it is one."""
-    return (
-        ray_command.own_address()
-        if host in ("", "0.0.0.0", "::", "::1", "localhost") or host.startswith("127.")
-        else host
-    )
+    if host in ("", "0.0.0.0", "::", "::1", "localhost") or host.startswith("127."):
+        return ray_command.own_address()
+    try:
+        return socket.gethostbyname(host)  # Ray wants numbers
+    except OSError:
+        return ray_command.own_address()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
