@@ -77,7 +77,8 @@ class Journal(Protocol):
         """Write events and read tables durably, all or nothing.
 
         Raises: Conflict (``STALE_EPOCH``) when the journal's end is not ``expected_seq`` or a newer epoch has
-        written; Unavailable (``JOURNAL_FULL``, ``JOURNAL_BROKEN``) when the disk refuses. Nothing is written then.
+        written: nothing of it is there then. Unavailable (``JOURNAL_FULL``, ``JOURNAL_BROKEN``) when the disk or the
+        database refuses or is away: ``events_after`` tells, once it answers, whether it was written all the same.
         """
         ...
 

@@ -180,7 +180,9 @@ def _still(path: Path, work: Path) -> Path:
 
 def _named(config: Config) -> list[Path]:
     """Return the files that the configuration names."""
+    tls = config.server.tls
     names = [config.policy.file, config.people.file, config.journal.password_file]
+    names += [tls.certificate, tls.key] if tls is not None else []
     return [Path(name) for name in names if name is not None]
 
 
