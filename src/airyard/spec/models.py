@@ -340,7 +340,9 @@ class WorkloadFile(Block):
         "Where a new experiment keeps its artifacts; an existing one keeps its own.",
         shown_default="the tracking server's",
     )
-    permissions: list[PermissionBlock] | None = setting("Who else may see or manage the run: docs/operate/people.md.")
+    permissions: list[PermissionBlock] | None = setting(
+        "Who else may see or manage the run: docs/operate/people.md."
+    )
     usage_policy_name: Annotated[str, Field(min_length=1, max_length=127)] | None = setting(
         "Whom the cost goes to, by name. Not enforced yet."
     )
