@@ -94,8 +94,12 @@ class PostgresServer:
             self._popen([programs / "postgres", "--version"]).wait()
             return programs
         except PermissionError:
-            copy = self.folder / "install"
+            package = programs.parent.parent
+            copy = self.folder / package.name / programs.parent.name
             shutil.copytree(programs.parent, copy, symlinks=True)
+            libraries = package.with_name(f"{package.name}.libs")  # where a wheel keeps what its programs load
+            if libraries.exists():
+                shutil.copytree(libraries, self.folder / libraries.name)
             return copy / programs.name
 
     def start(self) -> None:

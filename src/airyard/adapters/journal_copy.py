@@ -159,14 +159,12 @@ def _check_schema(database: Database) -> None:
         engine.dispose()
     if found is None:
         raise NotFound(f"there is no journal in {database.name}", code="NO_JOURNAL")
-    if found != SCHEMA_VERSION:
-        raise UserError(
-            f"The journal {database.name} has schema {found}; this version of Airyard copies schema {SCHEMA_VERSION}.",
-            code="JOURNAL_OLD" if found < SCHEMA_VERSION else "JOURNAL_TOO_NEW",
-            fix="Start and stop this version's server on it once: that migrates it."
-            if found < SCHEMA_VERSION
-            else "Use the version that wrote it.",
-        )
+    what = f"The journal {database.name} has schema {found}; this version of Airyard copies schema {SCHEMA_VERSION}."
+    if found < SCHEMA_VERSION:
+        fix = "Start and stop this version's server on it once: that migrates it."
+        raise UserError(what, code="JOURNAL_OLD", fix=fix)
+    if found > SCHEMA_VERSION:
+        raise UserError(what, code="JOURNAL_TOO_NEW", fix="Use the version that wrote it.")
 
 
 def _check_empty(database: Database, writer: Connection) -> None:
