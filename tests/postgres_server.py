@@ -97,7 +97,8 @@ class PostgresServer:
             package = programs.parent.parent
             copy = self.folder / package.name / programs.parent.name
             shutil.copytree(programs.parent, copy, symlinks=True)
-            libraries = package.with_name(f"{package.name}.libs")  # where a wheel keeps what its programs load
+            # Where a wheel keeps what its programs load.
+            libraries = package.with_name(f"{package.name}.libs")
             if libraries.exists():
                 shutil.copytree(libraries, self.folder / libraries.name)
             return copy / programs.name
