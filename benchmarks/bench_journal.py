@@ -2,6 +2,7 @@
 
 Owns: the comparison. Must not know: the control loop. The raw side writes texts of the same length into two
 tables with the same pragmas; the journal also encodes them, checks its end, and keeps columns and indexes.
+With ``--postgres URL`` the journal there is compared with the one in SQLite.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 
 from airyard.adapters.journal_rows import to_text
 from airyard.adapters.journal_sql import SqlJournal
+from airyard.adapters.sql_database import Database
+from airyard.adapters.sqlite_engine import SqliteDatabase
 from airyard.core import codec
 from airyard.core.cluster import Machine
 from airyard.core.events import MachineJoined, MemberReady, Recorded
@@ -59,9 +62,9 @@ def row_at(seq: int, run_id: int) -> RunRow:
     )
 
 
-def airyard_commits(folder: Path, events_each: int) -> Callable[[], None]:
+def airyard_commits(place: Database, events_each: int) -> Callable[[], None]:
     """Return what makes one commit of the journal: each event changes one run."""
-    journal = SqlJournal(folder / "journal.db")
+    journal = SqlJournal(place)
     seq = journal.open().last_seq
     rows = tuple(row_at(seq, run_id) for run_id in range(1, events_each + 1))
 
@@ -112,18 +115,28 @@ def main(argv: Sequence[str] = ()) -> int:
     """Print commits per second for 1 and 64 events a transaction, and the ratio to raw sqlite3."""
     parser = argparse.ArgumentParser(prog="bench_journal", description=main.__doc__)
     parser.add_argument("--quick", action="store_true", help="few rounds, to see that it works")
-    rounds = 2 if parser.parse_args(argv).quick else ROUNDS
+    parser.add_argument(
+        "--postgres", metavar="URL", help="compare this throwaway database with the SQLite journal"
+    )
+    given = parser.parse_args(argv)
+    rounds = 2 if given.quick else ROUNDS
     where = os.environ.get("AIRYARD_BENCH_DIR")
     for events_each in (1, 64):
         with tempfile.TemporaryDirectory(dir=where) as name:
-            one, other = airyard_commits(Path(name), events_each), raw_commits(Path(name), events_each)
+            one = airyard_commits(SqliteDatabase(Path(name) / "journal.db"), events_each)
+            other, peer = raw_commits(Path(name), events_each), "raw sqlite3"
+            if given.postgres:
+                from airyard.adapters.postgres_engine import PostgresDatabase
+
+                other, peer = one, "SQLite"
+                one = airyard_commits(PostgresDatabase(given.postgres), events_each)
             pairs = [(rate(one), rate(other)) for _ in range(rounds)]
         pairs.sort(key=lambda pair: pair[0] / pair[1])
         middle = pairs[len(pairs) // 2]
         ratios = [ours / raw for ours, raw in pairs]
         print(
             f"{events_each:3} events a commit: journal {middle[0]:6.0f} commits/s "
-            f"({middle[0] * events_each:6.0f} events/s), raw sqlite3 {middle[1]:6.0f} commits/s; "
+            f"({middle[0] * events_each:6.0f} events/s), {peer} {middle[1]:6.0f} commits/s; "
             f"ratio {ratios[len(ratios) // 2]:.2f} (of {rounds} rounds {ratios[0]:.2f} to {ratios[-1]:.2f})"
         )
     return 0

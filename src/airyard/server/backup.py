@@ -37,9 +37,15 @@ _LEFT_OUT = frozenset({"logs", "mlflow", "tmp", "ray"})
 def back_up(home: Path, config: Config, database: Database, file: Path) -> dict[str, Any]:
     """Write the archive; a server may be at work. Returns its manifest without the list of files.
 
-    The journal first: whatever it names lay there before it was written. Raises: Conflict (``BACKUP_EXISTS``), and
-    what ``copy_journal`` raises.
+    The journal first: whatever it names lay there before it was written.
+    Raises: Conflict (``BACKUP_EXISTS``), UserError (``BACKUP_INSIDE``), and what ``copy_journal`` raises.
     """
+    if file.is_relative_to(home):
+        raise UserError(
+            f"{file} lies in the data folder that is to be saved",
+            code="BACKUP_INSIDE",
+            fix="name a file elsewhere, best on another disk",
+        )
     if file.exists():
         raise Conflict(
             f"{file} is there already", code="BACKUP_EXISTS", fix="name a new file, or remove that one"

@@ -184,6 +184,7 @@ def test_a_backup_holds_what_is_needed_and_comes_back(home: Path, tmp_path: Path
     assert archive.stat().st_mode & 0o777 == 0o600
     assert saved["bytes"] == archive.stat().st_size
     assert maintain(home, "backup", archive)["code"] == "BACKUP_EXISTS"
+    assert maintain(home, "backup", home / "server" / "x.tar.gz")["code"] == "BACKUP_INSIDE"
     other = tmp_path / "other"
     put = maintain(other, "restore", archive)
     assert put["journal"]["last_seq"] == before[0].last_seq

@@ -153,7 +153,7 @@ def restore(app: App, archive: str) -> None:
         app.console.data(found)
         return
     what = f"{formats.plural(found['files'], 'file')}, the journal up to event {found['journal']['last_seq']}"
-    app.console.text(f"put {what} into {found['home']}; the journal is {found['place']}")
+    app.console.text(f"put {what} into {found['home']}; the journal is in {found['place']}")
     app.console.text(
         "next: start the server; what ran when the backup was made is looked for, and counts as lost"
     )
