@@ -69,7 +69,7 @@ def test_hello_on_postgres_and_back_after_kill_9(make: Make, postgres: PostgresS
     assert not (yard.home / "server" / "journal.db").exists()
 
 
-def test_a_database_that_dies_under_a_run_costs_nothing(make: Make, guarded: PostgresServer) -> None:
+def test_a_database_that_dies_under_a_run_costs_nothing(guarded: PostgresServer, make: Make) -> None:
     yard = make(guarded.make_database())
     yard.set(AIRYARD_JOURNAL_PASSWORD=PASSWORD)
     yard.up()
@@ -99,7 +99,7 @@ def test_a_database_that_dies_under_a_run_costs_nothing(make: Make, guarded: Pos
     assert told == []
 
 
-def test_a_database_that_is_away_or_locked_at_the_start_is_named(make: Make, guarded: PostgresServer) -> None:
+def test_a_database_that_is_away_or_locked_at_the_start_is_named(guarded: PostgresServer, make: Make) -> None:
     url = guarded.make_database()
     file = guarded.folder / "given"
     file.write_text("wrong")
