@@ -90,7 +90,7 @@ class NodeUncordoned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseDeclared:
-    """From now on the answer to a runner's poll grants so long a lease; none counts a longer one than ``longest_ms``."""
+    """From now on the answer to a runner's poll grants so long a lease; none counts one longer than ``longest_ms``."""
 
     lease_ms: int
     longest_ms: int
