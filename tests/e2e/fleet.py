@@ -12,17 +12,6 @@ from typing import Any
 from e2e.hosts import Host, Hosts
 from e2e.yard import Yard
 
-_CONFIG = """
-[server]
-host = "{address}"
-insecure = true
-insecure = true
-[engine]
-kind = "ray"
-[engine.ray]
-here = false
-"""
-
 
 class Fleet(Yard):
     """A yard whose commands run on h0; the other hosts have data folders of their own."""

@@ -84,7 +84,7 @@ async def status(request: Request, context: Context, caller: Caller) -> dict[str
                 "token_id": caller.principal.token_id or None,
             },
             "users_file": context.access.people().declared,
-            "users_file_problem": context.access.problem(),
+            "users_file_problem": context.access.problem() if caller.principal.sees_all else None,
             "insecure": context.access.insecure,
         },
         "containment": dict(context.containment()),
