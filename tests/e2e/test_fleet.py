@@ -49,7 +49,7 @@ def test_hello_from_two_machines_as_one_gang(fleet: Fleet) -> None:
     labels = {node["name"]: node["labels"] for node in fleet.data("nodes")["nodes"]}
     assert labels["h1-sim-8xh100-0"] == {"rack": "r1", "pool": "p1"}
     assert {"h2-sim-8xh100-0", "h1-cpu-0", "h2-cpu-0"} <= labels.keys()
-    command = 'echo "hello $NODE_RANK of $NUM_NODES at $LOCAL_ADDR, master $MASTER_ADDR"'
+    command = 'echo "hello $NODE_RANK of $NUM_NODES at $LOCAL_ADDR $GLOO_SOCKET_IFNAME, master $MASTER_ADDR"'
     run = fleet.ended(fleet.submit(command, accelerator="GPU_8xH100", nodes=2))
     assert run["outcome"] == "SUCCEEDED", run
     machines = {member["member"]: member["machine"] for member in run["attempts"][0]["members"]}
@@ -57,7 +57,7 @@ def test_hello_from_two_machines_as_one_gang(fleet: Fleet) -> None:
     address = {host.name: host.address for host in fleet.hosts.hosts}
     said = fleet.ok("logs", str(run["run_id"]))
     for member, machine in machines.items():
-        assert f"hello {member} of 2 at {address[machine]}, master {address[machines[0]]}" in said
+        assert f"hello {member} of 2 at {address[machine]} eth0, master {address[machines[0]]}" in said
 
 
 def test_code_and_a_rendezvous_go_over_the_network(fleet: Fleet) -> None:

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 INHERITED = frozenset({
@@ -60,9 +61,15 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def airyard_variables(
-    order: Mapping[str, Any], go: Mapping[str, Any], places: Places, *, address: str, token: str
+    order: Mapping[str, Any],
+    go: Mapping[str, Any],
+    places: Places,
+    *,
+    address: str,
+    token: str,
+    network: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """Return Airyard's own variables for this member."""
+    """Return Airyard's own variables for this member; ``network`` are those for NCCL and gloo."""
     variables = {
         "NUM_NODES": str(order["members"]),
         "NODE_RANK": str(order["member"]),
@@ -89,7 +96,7 @@ def airyard_variables(
         variables["HYPERPARAMETERS_PATH"] = str(places.control / "hyperparameters.yaml")
     if order.get("simulated"):
         variables["AIRYARD_SIMULATED"] = "1"
-    return {**variables, **_tracking(go, token)}
+    return {**variables, **network, **_tracking(go, token)}
 
 
 def _tracking(go: Mapping[str, Any], token: str) -> dict[str, str]:
