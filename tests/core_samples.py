@@ -13,6 +13,7 @@ from airyard.core import events as e
 from airyard.core.access.roles import Kind, Scope
 from airyard.core.access.tokens import Token
 from airyard.core.cluster import Device, Machine, Node
+from airyard.core.meeting import Meeting
 from airyard.core.policy import (
     Budget,
     NodeCommand,
@@ -48,7 +49,9 @@ from airyard.core.run import (
 )
 from airyard.core.workload import Compute, Priority, Workload
 
-MACHINE = Machine(name="m1", boot_id="b-1", address="10.0.0.1", alive=False)
+MACHINE = Machine(
+    name="m1", boot_id="b-1", address="10.0.0.1", alive=False, network="TCP only: no RDMA adapter"
+)
 NODE = Node(
     name="m1-cpu-0",
     machine="m1",
@@ -154,6 +157,7 @@ STOP = StopRequest(
 CHECKPOINT = Checkpoint(step=7, path="step-7", at_ms=25)
 TRACKING = Tracking(state=TrackingState.OPEN, experiment_id="1", run_id="abc", detail="late")
 LOGS = LogClose(last_seq=12, sha256="ab12")
+MEETING = Meeting(addresses=("10.0.0.1/24",), port=40_001, rdma=True, network="RDMA 1 × 400G InfiniBand")
 MEMBER = Member(
     index=0,
     node="m1",
@@ -162,6 +166,7 @@ MEMBER = Member(
     phase=MemberPhase.EXITED,
     address="10.0.0.1",
     prepared=(("code_ms", 3), ("environment_ms", 9)),
+    meeting=MEETING,
     exit=EXIT,
     logs=LOGS,
     logs_given_up=True,
@@ -240,7 +245,17 @@ SAMPLES: tuple[e.Event, ...] = (
     e.RunResumed(run=RUN, by="ada"),
     e.AttemptPlaced(run_id=5, attempt=ATTEMPT, simulated=True),
     e.MemberPreparing(run_id=5, attempt=2, member=1),
-    e.MemberReady(run_id=5, attempt=2, member=1, report=1, address="10.0.0.1", prepared=(("code_ms", 3),)),
+    e.MemberReady(
+        run_id=5,
+        attempt=2,
+        member=1,
+        report=1,
+        address="10.0.0.1",
+        prepared=(("code_ms", 3),),
+        meeting=Meeting(
+            addresses=("10.0.0.1/24",), port=40_001, rdma=True, network="RDMA 1 × 400G InfiniBand"
+        ),
+    ),
     e.PortReassigned(run_id=5, attempt=2, report=1, port=20_002),
     e.AttemptReleased(run_id=5, attempt=2, address="10.0.0.1", port=20_002),
     e.MemberStarted(run_id=5, attempt=2, member=1, report=2),

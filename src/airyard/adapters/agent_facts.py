@@ -19,7 +19,13 @@ def facts_of_hello(result: Mapping[str, Any], now_ms: int) -> tuple[ContainmentS
     """Read the result of ``hello``. Raises: KeyError, ValueError."""
     about = result["machine"]
     name = str(about["name"])
-    machine = Machine(name=name, boot_id=str(about["boot_id"]), address=str(about["address"]), alive=True)
+    machine = Machine(
+        name=name,
+        boot_id=str(about["boot_id"]),
+        address=str(about["address"]),
+        alive=True,
+        network=str((about.get("network") or {}).get("summary") or ""),
+    )
     return (
         ContainmentSeen(machine=name, containment=dict(about["containment"])),
         MachineSeen(

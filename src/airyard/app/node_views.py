@@ -108,6 +108,7 @@ def inside(state: ClusterState, name: str, now_ms: int) -> Document | None:
         "machine": {
             "name": machine.name,
             "address": machine.address,
+            "network": machine.network,
             "boot_id": machine.boot_id,
             "alive": machine.alive,
         },

@@ -1,6 +1,7 @@
 """What a member is told to do, derived from the records: asking again gives the same orders.
 
-Owns: the bodies of PREPARE, PORT, GO, LIMIT and STOP. Must not know: HTTP, or where secrets lie (a function is given).
+Owns: the bodies of PREPARE, PORT, GO, LIMIT, STOP and LEASE. Must not know: HTTP, or where secrets lie (a function
+is given).
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from airyard.core.cluster import Node
 from airyard.core.decide.grace import grace_of
 from airyard.core.errors import AiryardError
 from airyard.core.policy import NodeCommand, PoolPolicy
-from airyard.core.run import Attempt, Member, Order, Run, StopReason, TrackingState
+from airyard.core.run import Attempt, Member, Order, Run, StopReason, TrackingState, gang_addresses
 from airyard.core.tracking_alias import alias_of
 from airyard.core.workload import Workload
 
 PREPARE_NUMBER = 1
+LEASE_NUMBER = 0
+"""LEASE is not counted: every answer of a leader that grants leases begins with it, before GO and anything else."""
 ENVIRONMENT_TIMEOUT_S = 1800
 SecretLookup = Callable[[Run, str, str], tuple[str, bool]]
 """(run, scope, key) -> (value, whether it is masked). Raises: NotFound."""
@@ -66,6 +69,7 @@ class OrderDesk:
         body: dict[str, Any] = {"number": order.number, "kind": order.kind, **dict(order.data)}
         if order.kind == "GO":
             body.update(self._tracking(attempt))
+            body.update(_meeting(attempt))
         elif order.kind == "STOP":
             told = body["reason"] != StopReason.MEMBER_FAILED.value
             body["signal"] = run.workload.preemption.signal if told else "SIGTERM"
@@ -136,6 +140,26 @@ class OrderDesk:
             version, known = run.workload.environment.version, ", ".join(sorted(self.bases)) or "none"
             return {}, f"environment version {version!r} is not defined in this yard (defined: {known})"
         return order, None
+
+
+def lease_order(seconds: float) -> dict[str, Any]:
+    """Return what an answer to a poll grants: the member may run for so long from when the poll was sent."""
+    return {"number": LEASE_NUMBER, "kind": "LEASE", "seconds": seconds}
+
+
+def _meeting(attempt: Attempt) -> dict[str, Any]:
+    """Return where the members meet; nothing for a gang on one machine, or with a runner that says nothing of it."""
+    meetings = [member.meeting for member in attempt.members]
+    if len({member.machine for member in attempt.members}) == 1 or None in meetings:
+        return {}
+    peers = [
+        {"member": member.index, "machine": member.machine, "address": address, "port": meeting.port}
+        for member, meeting, address in zip(
+            attempt.members, meetings, gang_addresses(attempt.members), strict=True
+        )
+        if meeting is not None
+    ]
+    return {"peers": peers, "rdma": all(meeting is not None and meeting.rdma for meeting in meetings)}
 
 
 def environment_order(workload: Workload, bases: Mapping[str, BaseEnvironment]) -> dict[str, Any] | None:

@@ -5,12 +5,17 @@ Owns: the translation of reports and exit records into records. Must not know: H
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from typing import Any
 
 from airyard.core.commands import Report, ReportKind
 from airyard.core.errors import UserError
+from airyard.core.meeting import Meeting
 from airyard.core.run import Cause, Checkpoint, Exit, LogClose
+
+MAX_ADDRESSES = 32
+MAX_NETWORK_CHARACTERS = 300
 
 
 def report_of(item: Mapping[str, Any], offset_ns: int, now_ms: int) -> Report:
@@ -26,6 +31,7 @@ def report_of(item: Mapping[str, Any], offset_ns: int, now_ms: int) -> Report:
                 at_ms=at_ms,
                 address=str(item["address"]),
                 prepared={name: int(value) for name, value in item.get("prepared", {}).items()},
+                meeting=_meeting(item.get("meeting")),
             )
         if kind is ReportKind.PORT_TAKEN:
             return Report(number=number, kind=kind, at_ms=at_ms, port=int(item["port"]))
@@ -43,6 +49,20 @@ def report_of(item: Mapping[str, Any], offset_ns: int, now_ms: int) -> Report:
         raise UserError(
             f"a report of kind {item.get('kind')!r} is malformed: {error!r}", code="BAD_REPORT"
         ) from error
+
+
+def _meeting(item: Mapping[str, Any] | None) -> Meeting | None:
+    if item is None:
+        return None
+    addresses = tuple(str(each) for each in item["addresses"])[:MAX_ADDRESSES]
+    for each in addresses:
+        ipaddress.ip_interface(each)
+    return Meeting(
+        addresses=addresses,
+        port=int(item["port"]),
+        rdma=bool(item.get("rdma")),
+        network=str(item.get("network") or "")[:MAX_NETWORK_CHARACTERS],
+    )
 
 
 def exit_of(item: Mapping[str, Any], at_ms: int) -> Exit:

@@ -101,6 +101,7 @@ def page(found: Document, colour: bool) -> str:
             ("drained" if _closed(node) == "drained" else "draining", _told(node.get("draining"))),
             ("reservation", reservation),
             ("machine", f"{machine['name']} ({machine['address']}), {'up' if machine['alive'] else 'away'}"),
+            ("network", machine.get("network")),
             ("accelerator", f"{node['accelerator']}, {free} of {len(devices)} devices free"),
             ("pool", node.get("pool")),
             ("labels", _labels(node)),

@@ -69,3 +69,5 @@ class Machine:
     boot_id: str
     address: str
     alive: bool = True
+    network: str = ""
+    """Its network in words: ``RDMA 8 × 400G InfiniBand``, ``TCP only: why``; empty when its agent is old."""

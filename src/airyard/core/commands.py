@@ -12,6 +12,7 @@ from enum import Enum
 from airyard.core.access.tokens import Token
 from airyard.core.cluster import Machine, Node
 from airyard.core.ids import MemberKey
+from airyard.core.meeting import Meeting
 from airyard.core.policy import Policy, Reservation
 from airyard.core.run import Checkpoint, Exit, LogClose, Run, Tracking
 from airyard.core.scheduling.plan import Plan
@@ -245,6 +246,7 @@ class Report:
     at_ms: int
     address: str = ""
     prepared: Mapping[str, int] = field(default_factory=dict)
+    meeting: Meeting | None = None
     port: int = 0
     checkpoint: Checkpoint | None = None
     last: bool = False

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from airyard.core.access.tokens import Token
 from airyard.core.cluster import Machine, Node
+from airyard.core.meeting import Meeting
 from airyard.core.policy import Policy, Reservation
 from airyard.core.run import (
     Attempt,
@@ -190,6 +191,7 @@ class MemberReady:
     report: int
     address: str
     prepared: tuple[tuple[str, int], ...]
+    meeting: Meeting | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,6 +117,7 @@ def _ready(event: events.MemberReady, run: Run, at_ms: int) -> Run:
         _moved(attempt, event.member, MemberPhase.READY),
         address=event.address,
         prepared=event.prepared,
+        meeting=event.meeting,
         last_report=event.report,
     )
     attempt = _seated(attempt, member)

@@ -6,10 +6,12 @@ All times are integer milliseconds since 1970 on the server's clock unless a fie
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from airyard.core.ids import AttemptKey, MemberKey
+from airyard.core.meeting import LOOPBACK, Meeting, meeting_addresses
 from airyard.core.workload import Workload
 
 
@@ -160,6 +162,7 @@ class Member:
     phase: MemberPhase = MemberPhase.STARTING
     address: str | None = None
     prepared: tuple[tuple[str, int], ...] = ()
+    meeting: Meeting | None = None
     exit: Exit | None = None
     logs: LogClose | None = None
     logs_given_up: bool = False
@@ -169,6 +172,12 @@ class Member:
     def released(self) -> bool:
         """True when nothing of the member is left on its devices."""
         return self.phase in (MemberPhase.EXITED, MemberPhase.LOST)
+
+
+def gang_addresses(members: Sequence[Member]) -> list[str]:
+    """Return where each ready member is reached by the others."""
+    known = [member.address or LOOPBACK for member in members]
+    return meeting_addresses(known, [member.meeting for member in members])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from airyard.node.exit_record import boot_id, write_json_by_rename
 from airyard.node.inventory import Inventory, Node, Offer, host_name, open_nvml
 from airyard.node.lease import lease_is_overdue
 from airyard.node.log_rest import close_unwritten, ship_rest
+from airyard.node.network import collect, describe
 from airyard.node.sampling import EVERY_S, Sampled, Sampler
 from airyard.node.zygote import Zygote, ZygoteGone
 
@@ -287,6 +289,7 @@ class Agent:
                 "name": self._offer.machine or host_name(),
                 "boot_id": boot_id(),
                 "address": self._offer.address,
+                "network": describe(collect(), self._offer.network, self._offer.address),
                 "cpus": self._inventory.cpus,
                 "memory_bytes": self._inventory.memory_bytes,
                 "containment": self._containment.describe(),
@@ -323,6 +326,7 @@ class Agent:
         return {"pid": answer["pid"], "already": False}
 
     def _fork(self, request: dict[str, Any]) -> dict[str, Any]:
+        request = {**request, "network": asdict(self._offer.network)}
         try:
             return self._zygote.start(request, self._offer.address)
         except ZygoteGone:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import psutil
 
 from airyard.node.gpu_locks import GpuLocks, shared_folder, user_name
+from airyard.node.network import Wish
 
 _SIMULATED = re.compile(r"GPU_([1-9][0-9]{0,2})x([A-Za-z0-9][A-Za-z0-9_.-]*)")
 _NOISE = re.compile(
@@ -79,6 +80,7 @@ class Offer:
     address: str = LOOPBACK
     """Where members of a gang reach each other. All nodes of a local yard are on one machine: loopback does."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    network: Wish = field(default_factory=Wish)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Offer:
@@ -95,6 +97,7 @@ class Offer:
             machine=str(data.get("machine") or ""),
             address=str(data.get("address") or LOOPBACK),
             labels={str(name): str(value) for name, value in (data.get("labels") or {}).items()},
+            network=Wish.from_json(data.get("network")),
         )
 
 

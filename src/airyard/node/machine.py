@@ -317,6 +317,7 @@ def _ready(state: RunnerState, now_ms: int) -> Step:
             "code_ms": prepared.code_ms,
             "environment_hit": prepared.environment_hit,
         },
+        "meeting": prepared.meeting,
     }
     state, report = _report(replace(state, phase=Phase.READY), "READY", body, now_ms)
     if state.go is None:

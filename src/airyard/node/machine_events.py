@@ -51,6 +51,8 @@ class Prepared:
     """Code, environment and folders are there."""
 
     address: str = ""
+    meeting: Mapping[str, Any] | None = None
+    """What ``core.meeting.Meeting`` holds, as it goes over the wire."""
     environment_ms: int = 0
     code_ms: int = 0
     environment_hit: bool = True

@@ -62,6 +62,8 @@ from airyard.node.machine_events import (
     WriteExitRecord,
     WriteStopFile,
 )
+from airyard.node.meeting import MeetingPlace
+from airyard.node.network import LOOPBACK, Wish
 from airyard.node.output import OutputPump, reap_orphans
 from airyard.node.pool_commands import EPILOG, PoolCommandFailed
 from airyard.node.preparation import Preparation, PreparationError, Workbench, remove_tree
@@ -90,6 +92,7 @@ class RunnerSpec:
     epoch: int
     cookie: str
     address: str
+    network: Wish
     node_folder: Path
 
     @property
@@ -113,7 +116,8 @@ class RunnerSpec:
             server_url=str(data["server_url"]),
             epoch=int(data["epoch"]),
             cookie=str(data["cookie"]),
-            address=str(data.get("address") or "127.0.0.1"),
+            address=str(data.get("address") or LOOPBACK),
+            network=Wish.from_json(data.get("network")),
             node_folder=node_folder,
         )
 
@@ -137,6 +141,7 @@ class Runner:
         self._order: Mapping[str, Any] = {}
         self._preparation: Preparation | None = None
         self._started: launch.Started | None = None
+        self._meeting = MeetingPlace(spec.address, spec.network)
         self._pump: OutputPump | None = None
         self._sweeper: threading.Thread | None = None
         self._has_grace = False
@@ -264,6 +269,7 @@ class Runner:
             self._tell(
                 Prepared(
                     address=self._spec.address,
+                    meeting=self._meeting.open() if int(self._order["members"]) > 1 else None,
                     environment_ms=bench.environment_ms,
                     code_ms=bench.code_ms,
                     environment_hit=bench.environment_hit,
@@ -287,9 +293,20 @@ class Runner:
         bench = self._bench
         assert bench is not None
         spec, order = self._spec, self._order
+        met = self._meeting.meet(int(order["member"]), instruction.go, own=self._names())
+        for line in met.notes:
+            self._note(line)
+        if met.problem:
+            self._tell(LaunchFailed(cause="NETWORK", message=met.problem))
+            return
         try:
             own = launch.airyard_variables(
-                order, instruction.go, bench.places, address=spec.address, token=spec.token
+                order,
+                instruction.go,
+                bench.places,
+                address=met.address,
+                token=spec.token,
+                network=met.variables,
             )
             environment = launch.full_environment(
                 order,
@@ -319,6 +336,10 @@ class Runner:
             has_grace=lambda: self._has_grace,
         )
         self._pump.start()
+
+    def _names(self) -> set[str]:
+        """Return the names of the variables that the user set."""
+        return {*(self._order.get("variables") or {}), *(self._order.get("secrets") or {})}
 
     def _write_stop_file(self, instruction: WriteStopFile) -> None:
         left_s = (instruction.deadline_ms - self._clock.now_ms()) / 1000

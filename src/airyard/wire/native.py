@@ -399,6 +399,7 @@ class MemberDoc(Answer):
     machine: str
     devices: list[int]
     phase: str
+    network: str | None = None
     exit_code: int | None
     signal: int | None
     message: str | None

@@ -71,6 +71,7 @@ class MachineDoc(Answer):
 
     name: str
     address: str
+    network: str = ""
     boot_id: str
     alive: bool
 

@@ -19,6 +19,7 @@ from airyard.core.run import (
     StopReason,
     StopRequest,
     TrackingState,
+    gang_addresses,
 )
 
 SIBLING_GRACE_S = 10
@@ -42,7 +43,7 @@ def _release_when_ready(draft: Draft, attempt: Attempt) -> None:
             AttemptReleased(
                 run_id=attempt.run_id,
                 attempt=attempt.number,
-                address=attempt.members[0].address or "127.0.0.1",
+                address=gang_addresses(attempt.members)[0],
                 port=attempt.port,
             )
         )

@@ -80,6 +80,7 @@ def _on_ready(draft: Draft, attempt: Attempt, member: Member, report: Report) ->
             report=report.number,
             address=report.address,
             prepared=tuple(sorted(report.prepared.items())),
+            meeting=report.meeting,
         )
     )
 
