@@ -78,7 +78,11 @@ class Channel:
                 pause_s = _FIRST_PAUSE_S
                 await self._converse()
                 why = "the agent's connection ended"
-            except (RayError, TimeoutError, OSError, ValueError) as error:
+            except TimeoutError:
+                why = (
+                    f"its relay has not answered for {SILENCE_S:g} s" if up else "no relay could be had there"
+                )
+            except (RayError, OSError, ValueError) as error:
                 why = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
             except asyncio.CancelledError:
                 if up:
