@@ -42,9 +42,11 @@ class LocalEngine:
         simulate: Mapping[str, int] | None = None,
         cpu_slots: int | None = None,
         gpu_lock_folder: Path | None = None,
+        lease_s: float | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._home = home.absolute()
+        self.lease_s = lease_s
         self._sink: FactSink | None = None
         self._dialogue = Dialogue(
             server_url=server_url,

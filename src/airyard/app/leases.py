@@ -25,6 +25,7 @@ LONE_LEASE_S = 600.0
 """Without one: a server may be restarted, and its machine rebooted, without ending a run."""
 HOLD_S = 3600.0
 """Granted before a planned stop of the server."""
+SWEEP_OVER = 1_000
 MARGIN_MS = 4_000
 MARGIN_SHARE = 400
 """Clocks of two machines may differ in rate by a thousandth each: long leases get a 400th part as their margin."""
@@ -61,6 +62,7 @@ class Leases:
         self._away: dict[str, int] = {}
         self._held: set[MemberKey] = set()
         self._holding = False
+        self._sweep_over = SWEEP_OVER
 
     @property
     def lease_ms(self) -> int:
@@ -87,11 +89,27 @@ class Leases:
                 self._held.add(key)
             return True
 
+    def settles(self, now_ms: int) -> bool:
+        """True once: from now on no runner counts a lease of an earlier leader that is longer than this one's."""
+        with self._lock:
+            if self._holding or self._longest_ms <= self._lease_ms:
+                return False
+            if now_ms < surely_over_ms(self._begun_ms, self._longest_ms):
+                return False
+            self._longest_ms = self._lease_ms
+            return True
+
     def hold(self, lease_ms: int) -> None:
         """Grant a longer lease from now on: this leader is about to stop, and declares nobody gone any more."""
         with self._lock:
             self._lease_ms = max(lease_ms, self._lease_ms)
             self._holding = True
+
+    @property
+    def held(self) -> frozenset[MemberKey]:
+        """The members that have said that they count the hold."""
+        with self._lock:
+            return frozenset(self._held)
 
     def unheld(self, state: ClusterState) -> list[MemberKey]:
         """Return the members that have not said that they count the hold, as far as they can be reached."""
@@ -108,12 +126,12 @@ class Leases:
         """Return what is to be said of members whose machine is away and whose lease is over on every clock.
 
         Once said here, a member is answered no more: else it might renew before the journal has it. Said again until
-        the state knows. ``wall_ms`` is the server's wall time, for the record. Cost: live members.
+        the state knows. ``wall_ms`` is the server's wall time, for the record. Cost: live members, while any is away.
         """
         with self._lock:
             self._note_away(state, now_ms)
             found: list[MemberGone] = []
-            if not self._away or self._holding:
+            if self._holding or not (self._away or len(self._heard) > self._sweep_over):
                 return found
             live: set[MemberKey] = set()
             for attempt, member in _unreleased(state):
@@ -124,6 +142,7 @@ class Leases:
                     found.append(self._gone(key, member, now_ms, wall_ms))
             self._over &= live
             self._heard = {key: heard for key, heard in self._heard.items() if key in live}
+            self._sweep_over = 2 * len(self._heard) + SWEEP_OVER
             return found
 
     def _note_away(self, state: ClusterState, now_ms: int) -> None:

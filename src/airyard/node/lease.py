@@ -70,4 +70,9 @@ def lease_is_overdue(folder: AttemptFolder) -> bool:
         until_ms = int(folder.lease_file.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return False
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 > until_ms + OVERDUE_MS
+    return is_overdue(until_ms, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)
+
+
+def is_overdue(until_boot_ms: int, boot_ms: int) -> bool:
+    """True when a runner should have ended its member by now."""
+    return boot_ms > until_boot_ms + OVERDUE_MS

@@ -62,6 +62,8 @@ def close_unwritten(key: str, server_url: str, token: str) -> bool:
 
 def _ship(folder: AttemptFolder, channel: Channel) -> bool:
     closed = (folder.exit() or {}).get("logs")
+    if closed is not None and not closed.get("sha256"):
+        closed = None  # the runner gave up while the server was away: the spool has the rest
     spool = LogSpool(_existing(folder.spool)) if closed is None else None
     deadline = time.monotonic() + GIVE_UP_S
     patience = Patience(f"log of {folder.key}")

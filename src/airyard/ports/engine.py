@@ -52,6 +52,11 @@ FactSink = Callable[[Fact], None]
 class Engine(Protocol):
     """What runs members for the server."""
 
+    @property
+    def lease_s(self) -> float | None:
+        """How long a runner lets its member run without the server; None: death is always proved (one machine)."""
+        ...
+
     def connect(self, sink: FactSink) -> None:
         """Begin to deliver facts to ``sink``; a MachineSeen first, again after every reconnection."""
         ...

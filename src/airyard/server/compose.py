@@ -15,6 +15,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import structlog
@@ -35,6 +36,7 @@ from airyard.adapters.system_clock import SystemClock
 from airyard.app.changes import ChangeFeed
 from airyard.app.control import Control
 from airyard.app.history import teach
+from airyard.app.leases import Leases
 from airyard.app.loop import ControlLoop
 from airyard.app.orders import BaseEnvironment, OrderDesk, environment_order
 from airyard.app.tracking_runs import real_ids_for
@@ -59,6 +61,7 @@ from airyard.server.fleet import FleetDesk, advertised, make_ray_engine
 from airyard.server.garbage import Collector
 from airyard.server.housekeeping import Housekeeper
 from airyard.server.journal_place import journal_database
+from airyard.server.lease_keeping import LeaseKeeper
 from airyard.server.mlflow_policy import AttemptScope
 from airyard.server.people_file import PeopleFile
 from airyard.server.premises import Premises
@@ -92,6 +95,7 @@ class Server:
         self._clock = SystemClock()
         self._stop_asked = threading.Event()
         self._uvicorn: uvicorn.Server | None = None
+        self._keeper: LeaseKeeper | None = None
 
     def run(self) -> None:
         """Serve until asked to stop. Raises: AiryardError when it cannot start; everything is closed then."""
@@ -135,6 +139,7 @@ class Server:
             parts.callback(loop.stop)
             if isinstance(engine, RayEngine):
                 _take_for_away(loop)
+            leases = self._keep_leases(loop, changes, engine.lease_s, parts)
             effects.start(loop)
             parts.callback(effects.stop)
             context = self._context(
@@ -153,7 +158,7 @@ class Server:
             keeper = EstimateKeeper(loop, reads, SqlEstimateStore(self._database), self._clock)
             keeper.start()
             parts.callback(keeper.stop)
-            app = self._app(context, gatekeeper, tracking, url)
+            app = self._app(context, gatekeeper, tracking, url, leases)
             if isinstance(engine, RayEngine):
                 fleet = FleetDesk(engine, loop, host=host, now_ms=self._clock.now_ms, by=context.owner)
                 app.include_router(routes_fleet.router(fleet))
@@ -166,6 +171,17 @@ class Server:
             if not loop.query(_has_live_attempts).result(timeout=30):
                 # Nobody is left to watch over: the agent goes, too.
                 engine.stop_agent()
+
+    def _keep_leases(
+        self, loop: ControlLoop, changes: ChangeFeed, lease_s: float | None, parts: contextlib.ExitStack
+    ) -> Leases | None:
+        """Grant leases where the engine has one, before any runner is answered."""
+        if lease_s is None:
+            return None
+        self._keeper = LeaseKeeper(loop, self._clock, changes, lease_s)
+        self._keeper.start()
+        parts.callback(self._keeper.stop)
+        return self._keeper.leases
 
     def _gatekeeper(self, parts: contextlib.ExitStack) -> Gatekeeper:
         """Make what callers are known by, and the audit of what they do."""
@@ -215,6 +231,7 @@ class Server:
             simulate=self._simulate,
             cpu_slots=engine.cpu_slots,
             gpu_lock_folder=Path(engine.system_gpu_lock_folder) if engine.system_gpu_lock_folder else None,
+            lease_s=engine.lease_seconds,
         )
 
     def _context(
@@ -311,7 +328,12 @@ class Server:
         )
 
     def _app(
-        self, context: ServerContext, gatekeeper: Gatekeeper, tracking: TrackingParts, url: str
+        self,
+        context: ServerContext,
+        gatekeeper: Gatekeeper,
+        tracking: TrackingParts,
+        url: str,
+        leases: Leases | None,
     ) -> FastAPI:
         """Put the application together; ``url`` is where runs reach it."""
         desk = OrderDesk(
@@ -327,7 +349,7 @@ class Server:
             await tracking.aclose()
 
         app = create_app(context, lifespan=lifespan)
-        app.include_router(routes_runner.router(desk))
+        app.include_router(routes_runner.router(desk, leases))
         mlflow = tracking.routes(
             lambda request: _authorise(gatekeeper, request),
             _scopes(context, self._premises.yard_id()),
@@ -368,6 +390,7 @@ class Server:
                 }
             ),
             on_stopping=on_stopping,
+            on_signal=self.ask_to_stop,
         )
         self._uvicorn = server
         threading.Thread(target=self._watch_home, name="home", daemon=True).start()
@@ -390,19 +413,35 @@ class Server:
                 os._exit(EXIT_HOME_REMOVED)
 
     def ask_to_stop(self) -> None:
-        """Begin a clean stop. Any thread."""
+        """Begin a clean stop: where there are leases, hold them first. Any thread."""
         self._stop_asked.set()
-        if self._uvicorn is not None:
+        if self._keeper is not None:
+            threading.Thread(target=self._hold_and_end, args=(self._keeper,), name="hold").start()
+        elif self._uvicorn is not None:
             self._uvicorn.should_exit = True
+
+    def _hold_and_end(self, keeper: LeaseKeeper) -> None:
+        try:
+            keeper.hold()
+        finally:
+            if self._uvicorn is not None:
+                self._uvicorn.should_exit = True
 
 
 class _AnnouncingServer(uvicorn.Server):
     """Says when it accepts connections and when it ends, and leaves signals to uvicorn's own handling."""
 
     def __init__(
-        self, config: uvicorn.Config, *, on_started: Callable[[], None], on_stopping: Callable[[], None]
+        self,
+        config: uvicorn.Config,
+        *,
+        on_started: Callable[[], None],
+        on_stopping: Callable[[], None],
+        on_signal: Callable[[], None],
     ) -> None:
         super().__init__(config)
+        self._on_signal = on_signal
+        self._signalled = False
         self._on_started = on_started
         self._on_stopping = on_stopping
 
@@ -413,6 +452,14 @@ class _AnnouncingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._on_stopping()
         await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin a clean stop at the first signal; a second one does not wait for it."""
+        if self._signalled:
+            super().handle_exit(sig, frame)
+            return
+        self._signalled = True
+        self._on_signal()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Any:

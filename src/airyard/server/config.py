@@ -66,6 +66,8 @@ class EngineSection(_Section):
     cpu_slots: Annotated[int, Field(ge=1, le=4096)] | None = None
     simulate: dict[str, Annotated[int, Field(ge=1)]] = {}
     system_gpu_lock_folder: str | None = None
+    lease_seconds: Annotated[float, Field(ge=2, le=86_400)] | None = None
+    """How long a runner goes on without the server; default: for ever on one machine, 600 in a fleet."""
 
     @field_validator("simulate")
     @classmethod

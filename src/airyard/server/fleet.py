@@ -22,6 +22,7 @@ from airyard.adapters import ray_command
 from airyard.adapters.ray_engine import Cluster, RayEngine
 from airyard.adapters.ray_head import RayHead
 from airyard.app.control import Control
+from airyard.app.leases import LONE_LEASE_S
 from airyard.app.loop import ControlLoop
 from airyard.core.commands import EndReservation, MakeReservation
 from airyard.core.errors import Conflict, Denied, Fix, UserError
@@ -73,7 +74,13 @@ def make_ray_engine(
         "address": address,
         "server_url": url,
     }
-    return RayEngine(home, cluster=cluster, server_url=url, own_offer=offer if config.ray.here else None)
+    return RayEngine(
+        home,
+        cluster=cluster,
+        server_url=url,
+        own_offer=offer if config.ray.here else None,
+        lease_s=config.lease_seconds or LONE_LEASE_S,
+    )
 
 
 def advertised(host: str) -> str:

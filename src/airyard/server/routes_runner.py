@@ -17,12 +17,13 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from airyard.app.control import Control
-from airyard.app.orders import PREPARE_NUMBER, OrderDesk
+from airyard.app.leases import Leases
+from airyard.app.orders import PREPARE_NUMBER, OrderDesk, lease_order
 from airyard.app.reports import report_of
 from airyard.core.cluster import Node
 from airyard.core.commands import MemberReports, Report, ReportKind
 from airyard.core.decide import Acknowledged
-from airyard.core.errors import AiryardError, Conflict, Denied, UserError
+from airyard.core.errors import AiryardError, Conflict, Denied, Unavailable, UserError
 from airyard.core.ids import MemberKey
 from airyard.core.policy import PoolPolicy
 from airyard.core.run import Attempt, LogClose, Member, MemberPhase, Run
@@ -48,15 +49,30 @@ class AttemptOver(AiryardError):
     http_status = 410
 
 
-def router(desk: OrderDesk) -> APIRouter:
-    """Return the routes below ``/api/v1/runner``; ``desk`` writes the orders."""
+def router(desk: OrderDesk, leases: Leases | None = None) -> APIRouter:
+    """Return the routes below ``/api/v1/runner``; ``desk`` writes the orders, ``leases`` says what an answer grants."""
     routes = APIRouter(prefix="/api/v1/runner", include_in_schema=False)
 
     @routes.get("/orders")
-    async def orders(request: Request, after: int = 0, wait_s: float = 20.0) -> dict[str, Any]:
+    async def orders(
+        request: Request, after: int = 0, wait_s: float = 20.0, epoch: int = 0, lease_s: float = 0.0
+    ) -> dict[str, Any]:
         context, key = _caller(request)
-        found = await _wait_for_orders(context, desk, key, after, min(wait_s, MAX_WAIT_S))
-        return {"protocol": PROTOCOL, "orders": found, "server_time_ns": time.time_ns()}
+        ours = context.loop.peek(lambda control: control.state.epoch)
+        if epoch > ours:
+            raise _superseded(ours, epoch)
+        if leases is not None:
+            now_ms = context.clock.monotonic_ms()
+            if not leases.heard(key, now_ms, epoch=epoch, lease_s=lease_s):
+                raise _lease_over(key)
+        found = await _wait_for_orders(context, desk, key, after, min(wait_s, MAX_WAIT_S), leases)
+        granted = [lease_order(leases.lease_s)] if leases is not None else []
+        return {
+            "protocol": PROTOCOL,
+            "epoch": ours,
+            "orders": [*granted, *found],
+            "server_time_ns": time.time_ns(),
+        }
 
     @routes.post("/reports")
     async def reports(request: Request) -> dict[str, Any]:
@@ -141,16 +157,48 @@ def _check_protocol(body: Mapping[str, Any]) -> None:
         )
 
 
+def _superseded(ours: int, theirs: int) -> Unavailable:
+    """Answer a runner that has heard a later leader: this one says nothing to it any more."""
+    _log.warning("superseded", epoch=ours, seen_by_a_runner=theirs)
+    return Unavailable(
+        f"a leader of epoch {theirs} has begun; this server is of epoch {ours}",
+        code="LEADER_SUPERSEDED",
+        retry_after_ms=1000,
+        fix="ask the server that leads now; this one ends when it learns of it from the journal",
+    )
+
+
+def _lease_over(key: MemberKey) -> Unavailable:
+    """Answer a runner that was silent for longer than its lease: it may not go on, and the journal will say so."""
+    return Unavailable(
+        f"the lease of member {key} is over; it is being declared gone",
+        code="LEASE_OVER",
+        retry_after_ms=1000,
+        fix="nothing to do: its run is placed again",
+    )
+
+
 async def _wait_for_orders(
-    context: ServerContext, desk: OrderDesk, key: MemberKey, after: int, wait_s: float
+    context: ServerContext,
+    desk: OrderDesk,
+    key: MemberKey,
+    after: int,
+    wait_s: float,
+    leases: Leases | None,
 ) -> list[dict[str, Any]]:
-    """Return the orders after a number, as soon as there are any, or none after ``wait_s``."""
+    """Return the orders after a number, as soon as there are any, or none after ``wait_s``.
+
+    A lease that has become another one meanwhile is news, too.
+    """
     deadline_s = time.monotonic() + wait_s
+    granted_ms = leases.lease_ms if leases is not None else 0
     with Wakeups(context.changes, [key.run_id]) as changed:
         while True:
             changed.clear()
             found = await _orders_now(context, desk, key, after)
             left_s = deadline_s - time.monotonic()
+            if leases is not None and leases.lease_ms != granted_ms:
+                return found
             if found or left_s <= 0 or changed.over:
                 return found
             await changed.wait(left_s)
