@@ -22,7 +22,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,6 +33,7 @@ from airyard.adapters.agent_process import connected
 from airyard.adapters.ray_keeper import end_keeper, keeper_pid, start_keeper
 from airyard.core.errors import AiryardError, Conflict, Denied, Fix, Unavailable, UserError, from_json
 from airyard.node.inventory import Offer, host_name
+from airyard.node.network import Network, Wish, choose, collect, wish_problem
 
 MAX_OFFSET_S = 5.0
 ID_CHARACTERS = 32
@@ -54,6 +55,7 @@ class Wanted:
     home: Path
     name: str = ""
     address: str = ""
+    network: Wish = field(default_factory=Wish)
     labels: Mapping[str, str] = field(default_factory=dict)
     simulate: Mapping[str, int] = field(default_factory=dict)
     cpu_slots: int | None = None
@@ -71,7 +73,7 @@ def join(wanted: Wanted) -> dict[str, Any]:
     _check_home(wanted.home, folder)
     desk = Desk(wanted.server, _read_token(wanted.token_file))
     desk.check()
-    address = wanted.address or desk.own_address()
+    address = wanted.address or wished_address(collect(), wanted.network) or desk.own_address()
     machine_id = _machine_id(folder)
     offer = {
         "id": machine_id,
@@ -82,6 +84,7 @@ def join(wanted: Wanted) -> dict[str, Any]:
         "cpu_slots": wanted.cpu_slots,
         "server_url": desk.url,
         "until_ms": wanted.until_ms,
+        "network": asdict(wanted.network),
     }
     try:
         Offer.from_json(offer)
@@ -94,6 +97,18 @@ def join(wanted: Wanted) -> dict[str, Any]:
     nodes = _await_arrival(desk, f"machines/{name}?machine_id={machine_id}", folder)
     desk.post("until", {"name": name, "until_ms": wanted.until_ms or 0})
     return {"name": name, "address": address, "server": desk.url, "nodes": nodes}
+
+
+def wished_address(network: Network, wish: Wish) -> str:
+    """Return the address of the wished interface, empty without one. Raises: UserError for what cannot be met."""
+    if (problem := wish_problem(network, wish)) is not None:
+        raise UserError(
+            f"{problem[0].upper()}{problem[1:]}.",
+            code="BAD_NETWORK",
+            fix="Name what `ip -4 addr` and `rdma link` show with --interface and --hca, or leave them out.",
+        )
+    addresses = choose(network, wish, "").addresses if wish.interface else ()
+    return addresses[0].partition("/")[0] if addresses else ""
 
 
 def leave(home: Path, *, force: bool = False) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from airyard.core.errors import UserError
+from airyard.node.joining import wished_address
 from airyard.node.network import Network, Wish, choose, collect, default_interfaces, variables, wish_problem
 
 HEAD = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
@@ -155,3 +157,10 @@ def test_a_wish_from_the_configuration() -> None:
     )
     with pytest.raises(ValueError, match="is a list"):
         Wish.from_json({"hcas": "mlx5_0"})
+
+
+def test_a_wish_that_cannot_be_met_is_told_at_the_join(tree: Path) -> None:
+    assert wished_address(found(tree), Wish(interface="eth1")) == "10.1.0.2"
+    assert wished_address(found(tree), Wish()) == ""
+    with pytest.raises(UserError, match="no interface ib9"):
+        wished_address(found(tree), Wish(interface="ib9"))

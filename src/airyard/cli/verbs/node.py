@@ -30,6 +30,14 @@ def command() -> None:
 @click.option(
     "--address", metavar="IP", help="Address of this machine for the others (the one towards the server)."
 )
+@click.option("--interface", metavar="IF", help="Its network interface for runs (detected).")
+@click.option(
+    "--hca",
+    "hcas",
+    multiple=True,
+    metavar="HCA",
+    help="RDMA adapter for runs, like mlx5_0 (detected). Repeatable.",
+)
 @click.option("--pool", metavar="POOL", help="Short for --label pool=POOL.")
 @click.option(
     "--label", "labels", multiple=True, metavar="K=V", help="Label of its nodes: fabric, rack, … Repeatable."
@@ -51,6 +59,8 @@ def join(
     token_file: Path,
     name: str | None,
     address: str | None,
+    interface: str | None,
+    hcas: tuple[str, ...],
     pool: str | None,
     labels: tuple[str, ...],
     simulated: tuple[str, ...],
@@ -61,6 +71,7 @@ def join(
     """Join the fleet of the server at HOST:PORT with this machine. The server is not asked for a person's token."""
     from airyard.cli.verbs.up import parse_simulation
     from airyard.node import joining
+    from airyard.node.network import Wish
     from airyard.sdk import config
 
     home = config.home_folder(app.options.get("home")).absolute()
@@ -70,6 +81,7 @@ def join(
         home=home,
         name=(name or "").lower(),
         address=address or "",
+        network=Wish(interface=interface or "", hcas=hcas),
         labels={**key_values(labels, "--label"), **({"pool": pool} if pool else {})},
         simulate=parse_simulation(",".join(simulated)) if simulated else {},
         cpu_slots=cpu_slots,
