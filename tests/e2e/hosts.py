@@ -138,6 +138,11 @@ class Hosts:
         """Take a host off the network."""
         _ip("-n", self._switch, "link", "set", f"v{number}", "down")
 
+    def part(self, number: int, *, apart: bool) -> None:
+        """Keep a host from all others that are kept so; those that are not still reach it."""
+        words = ["type", "bridge_slave", "isolated", "on" if apart else "off"]
+        _ip("-n", self._switch, "link", "set", f"v{number}", *words)
+
     def heal(self, number: int) -> None:
         """Put it back."""
         _ip("-n", self._switch, "link", "set", f"v{number}", "up")

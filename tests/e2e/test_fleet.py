@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -58,6 +59,28 @@ def test_hello_from_two_machines_as_one_gang(fleet: Fleet) -> None:
     said = fleet.ok("logs", str(run["run_id"]))
     for member, machine in machines.items():
         assert f"hello {member} of 2 at {address[machine]} eth0, master {address[machines[0]]}" in said
+
+
+def test_members_that_do_not_reach_each_other_are_told_before_their_commands_start(fleet: Fleet) -> None:
+    found = fleet.data("nodes", "h1-cpu-0")
+    assert found["machine"]["network"].startswith("TCP only: no RDMA adapter (eth0"), found["machine"]
+    for number in (1, 2):
+        fleet.hosts.part(number, apart=True)
+    try:
+        run_id = fleet.submit("echo started; sleep 60", accelerator="GPU_8xH100", nodes=2)
+        wait_for(lambda: fleet.get(run_id)["attempts"][0]["failure"], what="the first attempt to fail")
+        fleet.call("cancel", str(run_id))
+        attempt = fleet.get(run_id)["attempts"][0]
+    finally:
+        for number in (1, 2):
+            fleet.hosts.part(number, apart=False)
+    assert attempt["cause"] == "NETWORK", attempt
+    assert re.search(
+        r"member \d on h[12] \(10\.77\.0\.1[12]\) cannot reach member \d on h[12] \(10",
+        str(attempt["failure"]),
+    ), attempt["failure"]
+    assert [member["exit_code"] for member in attempt["members"]] == [None, None]
+    assert attempt["members"][0]["network"].startswith("TCP only"), attempt["members"]
 
 
 def test_code_and_a_rendezvous_go_over_the_network(fleet: Fleet) -> None:
