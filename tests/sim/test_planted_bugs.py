@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import pytest
 
-from airyard.app import planning
+from airyard.app import leases, planning
 from airyard.app.control import Control
 from airyard.core import evolve
 from airyard.core.commands import ReportKind
@@ -21,7 +21,7 @@ from airyard.core.decide import gang, judge, members, operating, placing, timers
 from airyard.core.run import MemberPhase
 from airyard.core.scheduling import nodes, planner
 from airyard.core.state import ClusterState
-from airyard.node import machine
+from airyard.node import lease, machine
 from airyard.sim.chance import Fault
 from airyard.sim.world import simulate
 
@@ -160,6 +160,39 @@ def who_leaves_keeps_its_seats_in_the_book() -> Any:
     return patch.object(nodes.NodeIndex, "unseat", lambda self, running: None)
 
 
+def the_server_waits_a_second_less_than_a_lease() -> Any:
+    return patch.object(leases, "surely_over_ms", lambda at_ms, lease_ms: at_ms + lease_ms - 1_000)
+
+
+def the_margin_is_forgotten() -> Any:
+    """The runner's clock may be slow, the server's fast, and a kill takes a moment."""
+    return patch.object(leases, "surely_over_ms", lambda at_ms, lease_ms: at_ms + lease_ms)
+
+
+def a_new_leader_does_not_wait() -> Any:
+    """It takes whom it has not heard for gone, though the leader of before may just have answered them."""
+    original = leases.Leases.__init__
+
+    def begin(self: Any, **given: Any) -> None:
+        original(self, **{**given, "begun_ms": 0})
+
+    return patch.object(leases.Leases, "__init__", begin)
+
+
+def nobody_ends_what_a_hanging_runner_should() -> Any:
+    return patch.object(lease, "is_overdue", lambda until_ms, now_ms: False)
+
+
+def nobody_keeps_a_lease() -> Any:
+    """Neither the runner nor, for it, the agent."""
+    timers = {**machine._TIMERS, machine.Timer.LEASE: lambda state, now_ms: (state, [])}
+    return both(
+        patch.object(machine, "_TIMERS", timers),
+        patch.object(machine, "_lease_is_over", lambda *_: False),
+        patch.object(lease, "is_overdue", lambda until_ms, now_ms: False),
+    )
+
+
 @contextmanager
 def both(*patches: Any) -> Iterator[None]:
     with ExitStack() as stack:
@@ -186,6 +219,11 @@ PLANTS = [
     a_held_run_may_start,
     a_plan_gives_devices_twice,
     who_leaves_keeps_its_seats_in_the_book,
+    the_server_waits_a_second_less_than_a_lease,
+    the_margin_is_forgotten,
+    a_new_leader_does_not_wait,
+    nobody_ends_what_a_hanging_runner_should,
+    nobody_keeps_a_lease,
 ]
 
 
@@ -199,7 +237,7 @@ def planted(plant: Plant) -> Iterator[None]:
 def test_a_planted_bug_is_found(plant: Plant) -> None:
     with planted(plant):
         for seed in SEEDS:
-            outcome = simulate(seed, step_limit=30_000)
+            outcome = simulate(seed, step_limit=60_000)
             if outcome.problem:
                 assert outcome.tail
                 return

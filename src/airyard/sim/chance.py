@@ -17,12 +17,14 @@ T = TypeVar("T")
 
 
 class Fault(Enum):
-    """Every kind of fault. The first group strikes messages, the second is done by the injector."""
+    """Every kind of fault. The first group strikes messages, the last is done by the injector."""
 
     LOSS = "message lost"
     SLOW = "message late"
     DUPLICATE = "message twice"
     ECHO = "message again minutes later"
+
+    CLOCK_RATE = "clock runs too fast or too slow"
 
     RUNNER_KILLED = "runner killed"
     RUNNER_PAUSED = "runner stopped for a while"
@@ -32,8 +34,16 @@ class Fault(Enum):
     LINK_CUT = "agent link cut"
     HELLO_AGAIN = "agent says hello again"
     PARTITION = "machine cut off"
+    SERVER_UNREACHABLE = "machine cut off from the server only"
+    ONE_WAY = "machine cut off one way"
+    AGENT_AWAY = "machine cut off from its agent only"
+    LAG = "network slow before it breaks"
+    SUSPENDED = "machine suspended"
     CLOCK_JUMP = "node clock set"
     SERVER_KILLED = "server killed"
+    SERVER_AWAY = "server killed and away for long"
+    SERVER_STOPPED = "server stopped as planned"
+    TAKEOVER = "standby takes over from a living leader"
     KILLED_BEFORE_APPEND = "server killed before an append"
     KILLED_AFTER_APPEND = "server killed after an append"
     STALE_WRITER = "old server writes"
@@ -42,7 +52,8 @@ class Fault(Enum):
 
 
 MESSAGE_FAULTS = (Fault.LOSS, Fault.SLOW, Fault.DUPLICATE, Fault.ECHO)
-INJECTED = tuple(fault for fault in Fault if fault not in MESSAGE_FAULTS)
+CIRCUMSTANCES = (Fault.CLOCK_RATE, Fault.LAG)
+INJECTED = tuple(fault for fault in Fault if fault not in (*MESSAGE_FAULTS, *CIRCUMSTANCES))
 
 
 @dataclass(slots=True)
@@ -86,6 +97,13 @@ class Chance:
     def note(self, fault: Fault) -> None:
         """Count a fault that really happened."""
         self.seen[f"fault: {fault.value}"] += 1
+
+    def clock_rate_ppm(self) -> int:
+        """Draw how wrong a clock runs, in millionths: a thousandth at most."""
+        if not self.rates[Fault.CLOCK_RATE]:
+            return 0
+        self.note(Fault.CLOCK_RATE)
+        return self.between(-1_000, 1_000)
 
     def roll(self, probability: float) -> bool:
         """Draw a yes or no."""

@@ -12,6 +12,9 @@ from typing import Any
 START_MS = 1_700_000_000_000
 
 
+MILLION = 1_000_000
+
+
 class VirtualTime:
     """The clock of the simulated server and the agenda of the world. Ties go by the order of asking."""
 
@@ -49,3 +52,20 @@ class VirtualTime:
         self._now_ms, _, act = heapq.heappop(self._heap)
         act()
         return True
+
+
+class SkewedClock:
+    """The clock of one machine since its boot, too fast or too slow by ``ppm`` millionths. Nothing sets or stops it."""
+
+    def __init__(self, time: VirtualTime, ppm: int) -> None:
+        self._time = time
+        self._ppm = ppm
+
+    def now_ms(self) -> int:
+        """Return what the clock shows; nearly the present."""
+        return START_MS + self._time.elapsed_ms * (MILLION + self._ppm) // MILLION
+
+    def away_ms(self, at_ms: int) -> int:
+        """Return how long it really is until the clock shows a time; 0 when it already does."""
+        left_ms = at_ms - self.now_ms()
+        return -(-left_ms * MILLION // (MILLION + self._ppm)) if left_ms > 0 else 0

@@ -28,10 +28,26 @@ class SimJournal(MemoryJournal):
         self._chance = chance
         self.doom: Fault | None = None
         self.full = False
+        self.unreachable = False
+        """The server cannot reach the journal's disk."""
+        self.reign_taken_ms = 0
         self.on_events: Callable[[Sequence[Recorded]], None] = lambda _: None
+
+    def is_over(self, epoch: int) -> bool:
+        """Return whether a newer leader has written, as far as this one can see."""
+        return not self.unreachable and bool(self.disk.events) and self.disk.events[-1].epoch > epoch
+
+    def reign_taken(self, now_ms: int, epoch: int) -> bool:
+        """Take the leader's word that it goes on leading; False when it cannot get here, or another one leads."""
+        if self.unreachable or self.is_over(epoch):
+            return False
+        self.reign_taken_ms = now_ms
+        return True
 
     def append(self, expected_seq: int, epoch: int, events: Sequence[Recorded], changes: Changes) -> None:
         """Write, refuse, or die before or after writing."""
+        if self.unreachable:
+            raise Unavailable("the journal cannot be reached", code="JOURNAL_BROKEN", retry_after_ms=1_000)
         if self.full:
             self._chance.note(Fault.JOURNAL_FULL)
             raise Unavailable("the disk is full", code="JOURNAL_FULL", retry_after_ms=1_000)

@@ -43,19 +43,20 @@ class Link:
         machine = self._machine
         if self.closed:
             return
-        if machine.name in self._cut or not machine.agent_up:
+        if machine.name in self._cut or not machine.agent_up or machine.asleep:
             self._setting.later(RETRY_MS, self.open)
             return
         self._life += 1
         self._greeted = False
         self._sent.clear()
-        machine.push = self._carrier(self._life)
+        machine.listeners[self] = self._carrier(self._life)
         self._carry("up", self._hello)
 
     def close(self) -> None:
         """The server is gone."""
         self.closed = True
         self._life += 1
+        self._machine.listeners.pop(self, None)
 
     def broken(self) -> None:
         """The connection ended: what was under way is lost."""

@@ -16,7 +16,9 @@ from airyard.core.cluster import Machine, Node
 from airyard.core.commands import MachineSeen, MemberGone, SeenMember, SeenState
 from airyard.core.ids import MemberKey
 from airyard.core.run import Cause, Exit, LogClose
+from airyard.node import lease
 from airyard.sim.behaviour import Behaviour
+from airyard.sim.clock import SkewedClock
 from airyard.sim.network import AWAY, Network
 from airyard.sim.process import SimTree
 from airyard.sim.runner import OVER, SimRunner
@@ -24,6 +26,7 @@ from airyard.sim.setting import Setting
 from airyard.sim.truth import Truth
 
 Push = Callable[[MemberGone], None]
+LEASES_EVERY_MS = 1_000
 
 
 @dataclass(slots=True)
@@ -39,6 +42,8 @@ class Folder:
     killed_for: str = ""
     last_seq: int = -1
     port_refused: bool = False
+    lease_until_ms: int | None = None
+    """By the machine's clock, as its runner notes it for the agent."""
     shipping: bool = False
     settled: bool = False
     """The agent has seen the runner's end and cleaned up after it."""
@@ -51,26 +56,51 @@ class Folder:
 
 @dataclass(slots=True)
 class SimMachine:
-    """One machine. ``push`` reaches the server through the agent's link, while there is one."""
+    """One machine. ``listeners`` are the links over which the agent tells servers what happens."""
 
     setting: Setting
     network: Network
     truth: Truth
     name: str
     nodes: tuple[Node, ...]
-    push: Push = lambda _: None
+    clock: SkewedClock
+    listeners: dict[object, Push] = field(default_factory=dict)
     on_agent: Callable[[], None] = lambda: None
     boot: int = 1
     up: bool = True
     agent_up: bool = True
     agent_life: int = 0
     clock_offset_ms: int = 0
+    asleep_until_ms: int = 0
+    agent_since_ms: int = 0
     folders: dict[MemberKey, Folder] = field(default_factory=dict)
 
     @property
     def boot_id(self) -> str:
         """The id of the running system."""
         return f"{self.name}-boot-{self.boot}"
+
+    @property
+    def asleep(self) -> bool:
+        """True while the machine is suspended: nothing on it moves but its clock."""
+        return self.setting.time.now_ms() < self.asleep_until_ms
+
+    def _later(self, delay_ms: int, act: Callable[[], None]) -> None:
+        """Have the agent do something after a while, unless it is another one by then."""
+        life = self.agent_life
+
+        def when_awake() -> None:
+            if self.asleep:
+                self.setting.time.at(self.asleep_until_ms, when_awake)
+            elif self.agent_up and self.agent_life == life:
+                act()
+
+        self.setting.later(delay_ms, when_awake)
+
+    def push(self, fact: MemberGone) -> None:
+        """Tell everybody who is connected."""
+        for listener in list(self.listeners.values()):
+            listener(fact)
 
     # --- what the agent does for the server
 
@@ -161,19 +191,31 @@ class SimMachine:
 
         tree = SimTree(self.setting, key, behaviour, on_exit, on_gone)
         folder.tree = tree
-        self.truth.launched(folder.action, stop_heard=stop_heard)
+        self.truth.launched(folder.action, tree, lambda: self.is_guarded(folder), stop_heard=stop_heard)
         return tree
+
+    def is_guarded(self, folder: Folder) -> bool:
+        """True while anything of ours is there to end a member whose lease is over: its runner, or the agent."""
+        if folder.runner is not None and folder.runner.works:
+            return True
+        up_ms = self.setting.time.now_ms() - self.agent_since_ms
+        return self.agent_up and up_ms > lease.OVERDUE_MS + 2 * LEASES_EVERY_MS
+
+    def look_at_leases(self) -> None:
+        """End members whose runner should have done so, as the agent does every second."""
+        if not self.agent_up:
+            return
+        now_ms = self.clock.now_ms()
+        for folder in self.live_folders():
+            until_ms = folder.lease_until_ms
+            if until_ms is not None and folder.exit is None and lease.is_overdue(until_ms, now_ms):
+                self.truth.note("agent: ended a member of a hanging runner")
+                self.kill(folder.action.key, "its lease ran out and its runner did not end it")
+        self._later(LEASES_EVERY_MS, self.look_at_leases)
 
     def runner_ended(self, folder: Folder) -> None:
         """A runner is gone: the agent sees it, when it is there."""
-        life = self.agent_life
-        delay_ms = self.setting.chance.between(1, 30)
-
-        def look() -> None:
-            if self.agent_up and self.agent_life == life:
-                self._settle(folder, tell=True)
-
-        self.setting.later(delay_ms, look)
+        self._later(self.setting.chance.between(1, 30), lambda: self._settle(folder, tell=True))
 
     def _settle(self, folder: Folder, *, tell: bool) -> None:
         """Kill what a dead runner left; when nothing is left, its end is known, and said."""
@@ -181,13 +223,7 @@ class SimMachine:
             return
         if folder.tree is not None and folder.tree.alive:
             folder.tree.kill()
-            life = self.agent_life
-
-            def again() -> None:
-                if self.agent_up and self.agent_life == life:
-                    self._settle(folder, tell=True)
-
-            self.setting.later(25, again)
+            self._later(25, lambda: self._settle(folder, tell=True))
             return
         folder.settled = True
         if tell:
@@ -246,13 +282,24 @@ class SimMachine:
         if not self.up or self.agent_up:
             return
         self.agent_up = True
+        self.agent_since_ms = self.setting.time.now_ms()
+        self.look_at_leases()
         for folder in list(self.folders.values()):
             self._settle(folder, tell=True)
+        self.on_agent()
+
+    def suspend(self, duration_ms: int) -> None:
+        """Sleep for a while; the clock goes on, and everything else goes on after it."""
+        self.asleep_until_ms = self.setting.time.now_ms() + duration_ms
+        for folder in self.folders.values():
+            if folder.tree is not None:
+                folder.tree.asleep_until_ms = self.asleep_until_ms
         self.on_agent()
 
     def crash(self) -> None:
         """End everything on the machine at once."""
         self.up = False
+        self.asleep_until_ms = 0
         for folder in self.folders.values():
             if folder.runner is not None:
                 folder.runner.die()

@@ -1,11 +1,13 @@
-"""Requests from runners and people to the server, over a network that may lose, delay and repeat them.
+"""Requests from runners and people to the server, over a network that may lose, delay, repeat and part them.
 
-Owns: the life of one request and its answer. Must not know: what they say.
+Owns: the life of one request and its answer, who is cut off from whom, who still speaks to a leader of before.
+Must not know: what they say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airyard.sim.chance import Fault
@@ -20,13 +22,31 @@ AWAY = None
 """What the caller gets when no answer came."""
 
 
+@dataclass(slots=True)
+class Cuts:
+    """The machines that are cut off, by what does not pass: requests, answers, or what the engine and agent say."""
+
+    requests: set[str] = field(default_factory=set)
+    answers: set[str] = field(default_factory=set)
+    link: set[str] = field(default_factory=set)
+
+    def clear(self) -> None:
+        """Heal everything."""
+        for names in (self.requests, self.answers, self.link):
+            names.clear()
+
+
 class Network:
-    """Connects callers with whatever server is up. ``cut`` holds the names of machines that are cut off."""
+    """Connects callers with whatever server leads, or with the one of before."""
 
     def __init__(self, setting: Setting, server: Callable[[], SimServer | None]) -> None:
         self._setting = setting
         self._server = server
-        self.cut: set[str] = set()
+        self.cuts = Cuts()
+        self.lag_ms: dict[str, int] = {}
+        """Machine → what answers to it take at the moment, beside all else."""
+        self.sides: dict[str, SimServer] = {}
+        """Machine → the old leader that its runners still reach."""
 
     def call(self, origin: str, request: Request, done: Answer, *, timeout_ms: int) -> None:
         """Send a request; ``done`` gets the answer or AWAY, once. The server may see it twice, or much later."""
@@ -40,7 +60,7 @@ class Network:
 
         chance = self._setting.chance
         self._setting.later(timeout_ms, lambda: settle(AWAY))
-        if origin in self.cut or chance.strikes(Fault.LOSS):
+        if origin in self.cuts.requests or chance.strikes(Fault.LOSS):
             return
         self._send(origin, request, settle)
         if chance.strikes(Fault.DUPLICATE):
@@ -57,14 +77,15 @@ class Network:
         self._setting.later(self._latency_ms(), lambda: self._deliver(origin, request, settle))
 
     def _deliver(self, origin: str, request: Request, settle: Answer) -> None:
-        server = self._server()
-        if server is None:
+        server = self.sides.get(origin) or self._server()
+        if server is None or server.dead:
             settle(AWAY)
             return
 
         def answer(value: Any) -> None:
-            if server.dead or origin in self.cut or self._setting.chance.strikes(Fault.LOSS):
+            if server.dead or origin in self.cuts.answers or self._setting.chance.strikes(Fault.LOSS):
                 return
-            self._setting.later(self._latency_ms(), lambda: settle(value))
+            lag_ms = self.lag_ms.get(origin, 0)
+            self._setting.later(self._latency_ms() + lag_ms, lambda: settle(value))
 
         request(server, answer)

@@ -47,6 +47,9 @@ COMMANDS = (
     "for=ever term=ignore",
     "for=ever term=die child=yes",
 )
+LASTING = ("for={d} exit=0 saves=900", "for={d} exit=0 child=yes", "for=ever term=clean saves=2500")
+DURATIONS_MS = (200, 3_000, 20_000, 90_000)
+LASTING_MS = (60_000, 90_000, 150_000)
 BAD_MOMENTS = (
     events.AttemptPlaced, events.MemberPreparing, events.MemberReady, events.AttemptReleased,
     events.MemberStarted, events.MemberExited, events.MemberLost, events.StopOrdered, events.RunQueuedAgain,
@@ -62,9 +65,13 @@ class People:
     ends: their command never does, or a runner of theirs says nothing any more.
     """
 
-    def __init__(self, setting: Setting, network: Network) -> None:
+    def __init__(self, setting: Setting, network: Network, *, lasting: bool) -> None:
+        """``lasting``: most of what is submitted runs for longer than a lease."""
         self._setting = setting
         self._network = network
+        self._durations_ms = LASTING_MS if lasting else DURATIONS_MS
+        self._commands = LASTING if lasting else COMMANDS
+        self._limits_s = (None, None, None, 60) if lasting else (None, 15, 60)
         self._resumes = 0
         self.busy = 0
         self.endless: set[int] = set()
@@ -93,7 +100,7 @@ class People:
         chance = self._setting.chance
         impossible = chance.roll(0.04)
         accelerator, nodes = chance.pick(IMPOSSIBLE if impossible else SHAPES)
-        command = chance.pick(COMMANDS).format(d=chance.pick((200, 3_000, 20_000, 90_000)))
+        command = chance.pick(self._commands).format(d=chance.pick(self._durations_ms))
         compute = Compute.of(accelerator, nodes=nodes)
         priority = chance.pick((Priority.CRITICAL, Priority.NORMAL, Priority.NORMAL, Priority.BEST_EFFORT))
         return Workload(
@@ -101,7 +108,7 @@ class People:
             command=command,
             compute=_with_priority(compute, priority),
             max_retries=chance.between(0, 2),
-            attempt_timeout_s=chance.pick((None, 15, 60)),
+            attempt_timeout_s=chance.pick(self._limits_s),
             timeouts=Timeouts(
                 queue_s=chance.pick((None, None, 120)),
                 environment_s=chance.pick((None, None, 40)),

@@ -35,9 +35,27 @@ class SimTree:
         self.alive = True
         self.touched = False
         self.dying = False
+        self.asleep_until_ms = 0
+        """The machine sleeps until then, and its processes with it."""
         if behaviour.duration_ms is not None:
             code = None if behaviour.signal is not None else behaviour.code
-            setting.later(3 + behaviour.duration_ms, lambda: self._exit(code, behaviour.signal))
+            self._later(3 + behaviour.duration_ms, lambda: self._exit(code, behaviour.signal))
+
+    @property
+    def asleep(self) -> bool:
+        """True while it cannot do anything, because its machine is suspended."""
+        return self._setting.time.now_ms() < self.asleep_until_ms
+
+    def _later(self, delay_ms: int, act: Callable[[], None]) -> None:
+        """Do something after a while, but not while the machine sleeps."""
+
+        def when_awake() -> None:
+            if self.asleep:
+                self._setting.time.at(self.asleep_until_ms, when_awake)
+            else:
+                act()
+
+        self._setting.later(delay_ms, when_awake)
 
     def _exit(self, code: int | None, signal: int | None) -> None:
         if not self.running:
@@ -58,9 +76,9 @@ class SimTree:
             return
         self.touched = True
         if self._behaviour.term == "die":
-            self._setting.later(4, lambda: self._exit(None, SIGTERM))
+            self._later(4, lambda: self._exit(None, SIGTERM))
         elif self._behaviour.term == "clean":
-            self._setting.later(self._setting.chance.between(50, 3_000), lambda: self._exit(0, None))
+            self._later(self._setting.chance.between(50, 3_000), lambda: self._exit(0, None))
 
     def kill(self) -> None:
         """Kill every process; they are gone a little later."""
@@ -73,7 +91,7 @@ class SimTree:
             self._exit(None, SIGKILL)
             self._end()
 
-        self._setting.later(self._setting.chance.between(2, 200), gone)
+        self._later(self._setting.chance.between(2, 200), gone)
 
     def vanish(self) -> None:
         """End with the machine."""

@@ -19,7 +19,7 @@ from airyard.core.state import ClusterState
 from airyard.sim.setting import Broken
 
 ASKED_WITHIN_MS = 60_000
-"""So long no server may have lived with a journal to write to."""
+"""So long no server may have lived with a journal to write to, beside the absences that are known."""
 GONE_WITHIN_MS = 20_000
 """What a stop takes beside its grace."""
 HEARD_WITHIN_MS = 5_000
@@ -31,8 +31,20 @@ class Promises:
 
     def __init__(self, *, calm: bool) -> None:
         self._calm = calm
+        self._absences: list[tuple[int, int]] = []
         self._limited_ms: dict[AttemptKey, int] = {}
         """When the time limit of a live attempt was changed last."""
+
+    def server_was_away(self, from_ms: int, to_ms: int) -> None:
+        """Between these times no server could do anything."""
+        self._absences.append((from_ms, to_ms))
+
+    def _patience_ms(self, due_ms: int) -> int:
+        """Return how long after a time what was due then may take."""
+        if self._calm:
+            return GONE_WITHIN_MS
+        away_ms = sum(to_ms - max(from_ms, due_ms) for from_ms, to_ms in self._absences if to_ms > due_ms)
+        return ASKED_WITHIN_MS + away_ms
 
     def placed(self, state: ClusterState, event: events.AttemptPlaced, at_ms: int) -> None:
         """An attempt is about to be placed: nothing may keep its run back, nor be in its way."""
@@ -84,6 +96,7 @@ class Promises:
             return
         for tree in trees:
             tree_run = state.runs.get(tree.key.run_id)
+            self._gone_by_the_deadline(state, tree, at_ms)
             for reservation in state.reservations.values():
                 if tree_run is not None and reservation.maintenance and tree.node in reservation.nodes:
                     gone_ms = reservation.from_ms + grace_of(tree_run) * 1000 + GONE_WITHIN_MS
@@ -93,8 +106,8 @@ class Promises:
     def _asked_by_a_drain(self, state: ClusterState, run: Run, attempt: Attempt, at_ms: int) -> None:
         """Who is on a drained node is asked at once, or a grace before the deadline."""
         for node, drain in drains_on(state, attempt):
-            due_ms = leave_ms(drain, run) + (GONE_WITHIN_MS if self._calm else ASKED_WITHIN_MS)
-            if attempt.stop is None and at_ms >= due_ms:
+            due_ms = leave_ms(drain, run)
+            if attempt.stop is None and at_ms >= due_ms + self._patience_ms(due_ms):
                 raise Broken(f"{attempt.key} on {node} was never asked to leave for the drain")
 
     def _gone_by_the_deadline(self, state: ClusterState, tree: StartMember, at_ms: int) -> None:
@@ -108,10 +121,8 @@ class Promises:
             raise Broken(f"processes of {tree.key} live on {tree.node}, which is drained")
 
     def _asked_to_leave(self, reservation: Reservation, run: Run, attempt: Attempt, at_ms: int) -> None:
-        due_ms = max(reservation.from_ms, attempt.placed_ms) + (
-            GONE_WITHIN_MS if self._calm else ASKED_WITHIN_MS
-        )
-        if attempt.stop is not None or at_ms < due_ms:
+        due_ms = max(reservation.from_ms, attempt.placed_ms)
+        if attempt.stop is not None or at_ms < due_ms + self._patience_ms(due_ms):
             return
         for member in attempt.members:
             if not member.released and reservation.bars(member.node, run.project, at_ms, at_ms + 1):

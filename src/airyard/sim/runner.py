@@ -7,9 +7,12 @@ Must not know: rules; they are the machine's, and this shell does only what the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airyard.core.ids import MemberKey
 from airyard.node import machine_events as m
+from airyard.node.lease import is_stale, pace_of
 from airyard.node.machine import Phase, RunnerState, step
 from airyard.node.verdict import Evidence
 from airyard.sim.behaviour import Behaviour, behaviour_of
@@ -21,12 +24,29 @@ if TYPE_CHECKING:
     from airyard.sim.machine import Folder, SimMachine
 
 OVER = "over"
-POLL_MS = 20_000
-ORDERS_TIMEOUT_MS = 35_000
 REPORTS_TIMEOUT_MS = 30_000
 LOGS_TIMEOUT_MS = 60_000
 FIRST_PATIENCE_MS = 100
 LAST_PATIENCE_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll:
+    """What a runner says when it asks for orders."""
+
+    key: MemberKey
+    after: int
+    wait_ms: int
+    epoch: int
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """Orders, and the epoch of the leader that gives them."""
+
+    epoch: int
+    orders: list[dict[str, Any]]
 
 
 class SimRunner:
@@ -40,6 +60,7 @@ class SimRunner:
         self._key = folder.action.key
         # Anchored once, as the real runner's clock: a later jump of the node's clock does not move it.
         self._offset_ms = machine.clock_offset_ms
+        self._lease_s: float | None = None
         self._state = RunnerState()
         self._behaviour = Behaviour()
         self._poll_patience_ms = self._report_patience_ms = FIRST_PATIENCE_MS
@@ -61,11 +82,17 @@ class SimRunner:
         """Be stopped (SIGSTOP) for a while; the command runs on."""
         self._paused_until_ms = self._setting.time.now_ms() + duration_ms
 
+    @property
+    def works(self) -> bool:
+        """True unless it is dead or stopped."""
+        return not self.dead and self._paused_until_ms <= self._setting.time.now_ms()
+
     def _guarded(self, act: Callable[[], None]) -> None:
         if self.dead:
             return
-        if self._paused_until_ms > self._setting.time.now_ms():
-            self._setting.time.at(self._paused_until_ms, lambda: self._guarded(act))
+        until_ms = max(self._paused_until_ms, self._machine.asleep_until_ms)
+        if until_ms > self._setting.time.now_ms():
+            self._setting.time.at(until_ms, lambda: self._guarded(act))
             return
         act()
 
@@ -73,7 +100,7 @@ class SimRunner:
         self._setting.later(delay_ms, lambda: self._guarded(act))
 
     def _now_ms(self) -> int:
-        return self._setting.time.now_ms() + self._offset_ms
+        return self._machine.clock.now_ms() + self._offset_ms
 
     def tell(self, event: m.Event, delay_ms: int = 0) -> None:
         """Queue an event for the machine."""
@@ -90,6 +117,8 @@ class SimRunner:
             self._do(instruction)
         if self._state.outbox is not before.outbox:
             self._report()
+        if self._state.over is not None and before.over is None and "lease" in self._state.over:
+            self._machine.truth.lease_ended(self._key)
         if self._state.over is not None and self._state.phase is Phase.CLOSING:
             self.tell(m.OutputClosed(last_seq=self._folder.last_seq, sha256=""))
 
@@ -196,33 +225,46 @@ class SimRunner:
         self.tell(m.TreeGone(evidence=evidence, fault=fault, fault_message=message))
 
     def _set_timer(self, instruction: m.SetTimer) -> None:
-        delay_ms = max(0, instruction.at_ms - self._now_ms())
-        self.tell(m.TimerFired(timer=instruction.timer), delay_ms)
+        at_ms = instruction.at_ms - self._offset_ms
+        if instruction.timer is m.Timer.LEASE:
+            self._folder.lease_until_ms = at_ms
+        self.tell(m.TimerFired(timer=instruction.timer), self._machine.clock.away_ms(at_ms))
 
     # --- conversations
 
     def _poll(self) -> None:
-        after, sent_ms = self._state.last_order, self._now_ms()
+        pace = pace_of(self._lease_s)
+        poll = Poll(
+            key=self._key,
+            after=self._state.last_order,
+            wait_ms=int(pace.wait_s * 1000),
+            epoch=self._state.epoch,
+            lease_s=self._lease_s or 0.0,
+        )
+        sent_ms = self._now_ms()
         self._network.call(
             self._machine.name,
-            lambda server, answer: server.orders(self._key, after, POLL_MS, answer),
+            lambda server, answer: server.orders(poll, answer),
             lambda answer: self._later(0, lambda: self._polled(sent_ms, answer)),
-            timeout_ms=ORDERS_TIMEOUT_MS,
+            timeout_ms=int(pace.timeout_s * 1000),
         )
 
     def _polled(self, sent_ms: int, answer: Any) -> None:
         if answer == OVER:
             self._feed(m.AttemptOver())
             return
-        if answer is AWAY:
+        if answer is AWAY or is_stale(answer.epoch, self._state.epoch):
             self._later(self._poll_patience_ms, self._poll)
-            self._poll_patience_ms = min(LAST_PATIENCE_MS, 2 * self._poll_patience_ms)
+            longest_ms = min(LAST_PATIENCE_MS, int(pace_of(self._lease_s).pause_s * 1000))
+            self._poll_patience_ms = min(longest_ms, 2 * self._poll_patience_ms)
             return
         self._poll_patience_ms = FIRST_PATIENCE_MS
-        self._feed(m.ServerAnswered(sent_ms=sent_ms))
-        for order in answer:
+        self._feed(m.ServerAnswered(sent_ms=sent_ms, epoch=answer.epoch))
+        for order in answer.orders:
             body = {name: value for name, value in order.items() if name not in ("number", "kind")}
-            self._feed(m.OrderReceived(number=order["number"], kind=order["kind"], body=body))
+            number, kind = order["number"], order["kind"]
+            self._lease_s = body["seconds"] if kind == "LEASE" else self._lease_s
+            self._feed(m.OrderReceived(number=number, kind=kind, body=body, epoch=answer.epoch))
         self._later(1, self._poll)
 
     def _report(self) -> None:

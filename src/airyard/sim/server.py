@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from airyard.app.control import Control
-from airyard.app.orders import BaseEnvironment, OrderDesk
+from airyard.app.leases import HOLD_S, Leases, Reign
+from airyard.app.orders import BaseEnvironment, OrderDesk, lease_order
 from airyard.app.planning import Planning
 from airyard.app.reports import report_of
 from airyard.core.actions import Action, CloseTracking, OpenTracking
@@ -20,6 +21,7 @@ from airyard.core.commands import (
     CancelRun,
     Command,
     CommitPlan,
+    DeclareLease,
     MachineAway,
     MachineSeen,
     MemberGone,
@@ -27,8 +29,8 @@ from airyard.core.commands import (
     ResumeRun,
     Tick,
 )
-from airyard.core.decide import Acknowledged, Cancelled, Reply
-from airyard.core.errors import AiryardError, InvariantBroken, NotFound
+from airyard.core.decide import Acknowledged, Cancelled, Reply, outstanding
+from airyard.core.errors import AiryardError, Conflict, InvariantBroken, NotFound
 from airyard.core.ids import MemberKey
 from airyard.core.run import MemberPhase, Run
 from airyard.core.scheduling.book import Book
@@ -36,11 +38,12 @@ from airyard.core.scheduling.invariants import drift, violations
 from airyard.core.scheduling.plan import Plan
 from airyard.core.scheduling.snapshot import take_snapshot
 from airyard.core.workload import DEFAULT_ENVIRONMENT_VERSION
+from airyard.sim.clock import SkewedClock
 from airyard.sim.journal import ServerDied, SimJournal
 from airyard.sim.link import Link
 from airyard.sim.machine import SimMachine
 from airyard.sim.network import AWAY, Answer
-from airyard.sim.runner import OVER
+from airyard.sim.runner import OVER, Orders, Poll
 from airyard.sim.setting import Broken, Setting
 from airyard.sim.tracker import SimTracking, TrackerSwitch
 from airyard.sim.truth import Truth
@@ -51,22 +54,26 @@ SNAPSHOT_EVENTS = 120
 REBUILD_EVERY = 5
 """The planner's book is compared with one made from the whole state every so many plans."""
 RENEW_MS = 1000
+REIGN_MS = 6_000
+"""So long a leader leads after the journal took its word; another may lead after that and a margin."""
+HOLD_WAIT_MS = 10_000
 Then = Callable[[Reply | AiryardError], None]
 DESK = OrderDesk(
     bases={DEFAULT_ENVIRONMENT_VERSION: BaseEnvironment(python="python3", packages=())},
-    secret=lambda owner, scope, key: ("", False),
+    secret=lambda run, scope, key: ("", False),
     tracking_uri="http://tracker.invalid",
 )
 
 
 @dataclass(slots=True)
 class _Parked:
-    """An order poll that waits for news of its run."""
+    """An order poll that waits for news of its run, or for another lease than was granted when it came."""
 
     key: MemberKey
     after: int
     deadline_ms: int
     answer: Answer
+    lease_ms: int
 
 
 class SimServer:
@@ -80,6 +87,7 @@ class SimServer:
         machines: Sequence[SimMachine],
         cut: set[str],
         switch: TrackerSwitch,
+        lease_s: float | None,
     ) -> None:
         self._setting = setting
         self._truth = truth
@@ -95,6 +103,10 @@ class SimServer:
         self._renewing = False
         self._parked: list[_Parked] = []
         self._offsets_ns: dict[MemberKey, int] = {}
+        self._steady = SkewedClock(setting.time, setting.chance.clock_rate_ppm())
+        self._reign = Reign(REIGN_MS)
+        self._lease_s = lease_s
+        self._leases: Leases | None = None
         self.dead = False
 
     def start(self) -> bool:
@@ -106,6 +118,9 @@ class SimServer:
                 raise Broken(f"recovery failed: {error}") from error
             self.die()
             return False
+        if not self._grant_leases():
+            self.die()
+            return False
         self._truth.replayed(self.control.state)
         self._setting.trace("server", f"epoch {self.control.state.epoch} begins at {self.control.state.seq}")
         self._do(owed)
@@ -113,6 +128,49 @@ class SimServer:
             link.open()
         self._tick()
         return True
+
+    def _grant_leases(self) -> bool:
+        """Begin to grant leases, once the journal has it; False when it cannot be written."""
+        begun_ms = self._steady.now_ms()
+        self._reign.renewed(begun_ms)
+        self.journal.reign_taken(self._setting.time.now_ms(), self.control.state.epoch)
+        if self._lease_s is None:
+            return True
+        lease_ms = int(self._lease_s * 1000)
+        longest_ms = self.control.state.lease_longest_ms
+        if isinstance(self._declare(DeclareLease(lease_ms=lease_ms, begins=True)), AiryardError):
+            return False
+        epoch = self.control.state.epoch
+        self._leases = Leases(epoch=epoch, lease_ms=lease_ms, longest_ms=longest_ms, begun_ms=begun_ms)
+        return True
+
+    def _declare(self, command: DeclareLease) -> Reply | AiryardError:
+        try:
+            return self.control.commit([command]).answers[0]
+        except ServerDied:
+            return Conflict("the server died")
+
+    def stop_as_planned(self) -> None:
+        """Grant a hold, wait until those who can be reached count it, and end."""
+        if self._leases is None:
+            self.die()
+            return
+        hold_ms = int(HOLD_S * 1000)
+        if isinstance(self._declare(DeclareLease(lease_ms=hold_ms)), AiryardError):
+            self.die()
+            return
+        self._leases.hold(hold_ms)
+        self._wake(frozenset(self.control.state.runs))
+        self._await_hold(self._setting.time.now_ms() + HOLD_WAIT_MS)
+
+    def _await_hold(self, until_ms: int) -> None:
+        assert self._leases is not None
+        unheld = self._leases.unheld(self.control.state)
+        if unheld and self._setting.time.now_ms() < until_ms:
+            self._later(100, lambda: self._await_hold(until_ms))
+            return
+        self._truth.held(self._leases.held, self._setting.time.now_ms() + int(HOLD_S * 990))
+        self.die()
 
     def die(self) -> None:
         """Be killed: nothing planned here happens any more."""
@@ -137,8 +195,34 @@ class SimServer:
             self._later(self._setting.chance.between(0, 3), self._drain)
 
     def _tick(self) -> None:
+        self._keep_leases()
         self.submit(Tick())
         self._later(TICK_MS, self._tick)
+
+    def _keep_leases(self) -> None:
+        """Renew the reign, and say who is surely over."""
+        epoch = self.control.state.epoch
+        if self.journal.is_over(epoch):
+            self._learn_the_end()
+            return
+        lapsed = not self._reign.holds(self._steady.now_ms())
+        if self.journal.reign_taken(self._setting.time.now_ms(), epoch):
+            self._reign.renewed(self._steady.now_ms())
+            if lapsed:
+                # What was decided meanwhile was not done.
+                self._do(outstanding(self.control.state))
+                self._renew()
+        if self._leases is None or not self._reign.holds(self._steady.now_ms()):
+            return
+        now_ms = self._steady.now_ms()
+        for gone in self._leases.overdue(self.control.state, now_ms, self._setting.time.now_ms()):
+            self._fact(gone)
+        if self._leases.settles(now_ms):
+            self.submit(DeclareLease(lease_ms=self._leases.lease_ms, settled=True))
+
+    def _learn_the_end(self) -> None:
+        self._truth.note("leader: learnt that it is over")
+        self.die()
 
     def _drain(self) -> None:
         self._draining = False
@@ -154,6 +238,9 @@ class SimServer:
         for (command, then), answer in zip(items, batch.answers, strict=True):
             if isinstance(answer, InvariantBroken):
                 raise Broken(f"{type(command).__name__} was refused as a bug: {answer}")
+            if isinstance(answer, Conflict) and answer.code == "STALE_EPOCH":
+                self._learn_the_end()
+                return
             if then is not None:
                 then(answer)
         if batch.changed_runs:
@@ -188,11 +275,16 @@ class SimServer:
         if self.control.events_since_snapshot >= SNAPSHOT_EVENTS:
             state = self.control.take_state_snapshot()
             self.journal.save_snapshot(state.seq, state.parts())
-            self._truth.replayed(state)
+            if (
+                state.epoch == self._truth.state.epoch
+            ):  # a leader of before knows only what was so in its time
+                self._truth.replayed(state)
 
     # --- effects and facts
 
     def _do(self, actions: Sequence[Action]) -> None:
+        if not self._reign.holds(self._steady.now_ms()):
+            return  # what follows from a state of before is another leader's to decide
         for action in actions:
             self._setting.trace("server", action)
             if isinstance(action, OpenTracking | CloseTracking):
@@ -218,21 +310,34 @@ class SimServer:
 
     # --- requests of runners
 
-    def orders(self, key: MemberKey, after: int, wait_ms: int, answer: Answer) -> None:
+    def orders(self, poll: Poll, answer: Answer) -> None:
         """Long poll for orders, as the runner routes do it."""
+        key, now_ms = poll.key, self._steady.now_ms()
+        if poll.epoch > self.control.state.epoch:
+            # Somebody else leads; the journal, not a runner, is believed about it.
+            if self._leases is not None:
+                self.submit(DeclareLease(lease_ms=self._leases.lease_ms))
+            answer(AWAY)
+            return
+        leases = self._leases
+        heard = leases is None or leases.heard(key, now_ms, epoch=poll.epoch, lease_s=poll.lease_s)
+        if not heard or not self._reign.holds(now_ms):
+            answer(AWAY)
+            return
         found = self.control.state.member(key)
         if found is None or found[2].phase is MemberPhase.LOST:
             answer(OVER)
             return
         _, attempt, member = found
-        poll = _Parked(key, after, self._setting.time.now_ms() + wait_ms, answer)
+        deadline_ms = self._setting.time.now_ms() + poll.wait_ms
+        parked = _Parked(key, poll.after, deadline_ms, answer, leases.lease_ms if leases else 0)
         if member.phase is MemberPhase.STARTING:
             alive = MemberReports(key=key, epoch=attempt.epoch, reports=())
             self.submit(
-                alive, lambda reply: answer(AWAY) if isinstance(reply, AiryardError) else self._park(poll)
+                alive, lambda reply: answer(AWAY) if isinstance(reply, AiryardError) else self._park(parked)
             )
             return
-        self._park(poll)
+        self._park(parked)
 
     def _park(self, poll: _Parked) -> None:
         if not self._serve(poll):
@@ -245,17 +350,26 @@ class SimServer:
             poll.answer(OVER)
             return True
         run, attempt, member = found
-        if not attempt.live:
-            return False
-        orders = DESK.orders(run, attempt, member, self.control.state.nodes.get(member.node), poll.after)
-        if orders:
-            poll.answer(orders)
-        return bool(orders)
+        leases = self._leases
+        news = leases is not None and leases.lease_ms != poll.lease_ms
+        node = self.control.state.nodes.get(member.node)
+        orders = DESK.orders(run, attempt, member, node, poll.after) if attempt.live else []
+        if orders or news:
+            self._answer(poll, orders)
+        return bool(orders) or news
+
+    def _answer(self, poll: _Parked, orders: list[dict[str, Any]]) -> None:
+        """Answer a poll, which grants a lease, unless this server may not lead any more."""
+        if not self._reign.holds(self._steady.now_ms()):
+            poll.answer(AWAY)
+            return
+        granted = [lease_order(self._leases.lease_s)] if self._leases is not None else []
+        poll.answer(Orders(epoch=self.control.state.epoch, orders=[*granted, *orders]))
 
     def _give_up(self, poll: _Parked) -> None:
         if poll in self._parked:
             self._parked.remove(poll)
-            poll.answer([])
+            self._answer(poll, [])
 
     def _wake(self, runs: frozenset[int]) -> None:
         self._parked = [p for p in self._parked if p.key.run_id not in runs or not self._serve(p)]

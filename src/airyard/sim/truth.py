@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from airyard.core import codec, events, invariants
@@ -17,11 +18,23 @@ from airyard.core.events import Recorded
 from airyard.core.ids import MemberKey
 from airyard.core.run import MemberPhase, Outcome, Run, RunState, StopReason
 from airyard.core.state import ClusterState
+from airyard.sim.process import SimTree
 from airyard.sim.promises import Promises
 from airyard.sim.setting import Broken, Setting
 
+WAKING_MS = 1_000
+"""A machine that was suspended needs a moment after it wakes to end what should have ended in its sleep."""
 RealEnd = tuple[int | None, int | None, bool]
 """Exit code, signal, and whether anybody had signalled or killed it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Living:
+    """A member that has processes. ``is_guarded``: somebody of ours is there to end them."""
+
+    action: StartMember
+    tree: SimTree
+    is_guarded: Callable[[], bool]
 
 
 class Truth:
@@ -36,7 +49,11 @@ class Truth:
         self.ended: dict[int, Run] = {}
         self.hung: set[int] = set()
         self._holders: dict[tuple[str, int], MemberKey] = {}
-        self._trees: dict[MemberKey, StartMember] = {}
+        self._trees: dict[MemberKey, Living] = {}
+        self._doubled: set[int] = set()
+        """Runs of which more than one attempt has processes at the moment."""
+        self._promised_ms: dict[MemberKey, int] = {}
+        self._away_since_ms: int | None = None
         self._ends: dict[MemberKey, RealEnd] = {}
 
     @property
@@ -69,7 +86,8 @@ class Truth:
             self._setting.trace("journal", f"{recorded.seq} {kind} {_gist(event)}")
             out.append(again)
         if batch:
-            self.promises.held_at(self.state, self._trees.values(), batch[-1].at_ms)
+            living = (living.action for living in self._trees.values())
+            self.promises.held_at(self.state, living, batch[-1].at_ms)
         problems = invariants.check(self.state)
         if problems:
             raise Broken("; ".join(problems))
@@ -87,7 +105,7 @@ class Truth:
                 raise Broken(f"GO for attempt {attempt.key} with members {[p.value for p in phases]}")
         elif isinstance(event, events.MemberExited | events.MemberLost):
             key = MemberKey(event.run_id, event.attempt, event.member)
-            if key in self._trees:
+            if self._lives_on(key, event):
                 raise Broken(f"{type(event).__name__}: devices of {key} are given free, its processes live")
         elif isinstance(event, events.MemberLogsClosed):
             key = MemberKey(event.run_id, event.attempt, event.member)
@@ -130,7 +148,9 @@ class Truth:
 
     # --- processes
 
-    def launched(self, action: StartMember, *, stop_heard: bool) -> None:
+    def launched(
+        self, action: StartMember, tree: SimTree, is_guarded: Callable[[], bool], *, stop_heard: bool
+    ) -> None:
         """A member's command starts now."""
         key = action.key
         if stop_heard:
@@ -145,7 +165,9 @@ class Truth:
             if other is not None:
                 raise Broken(f"{key} is launched on device {device} of {action.node}, where {other} lives")
             self._holders[action.node, device] = key
-        self._trees[key] = action
+        self._trees[key] = Living(action=action, tree=tree, is_guarded=is_guarded)
+        if any(other.run_id == key.run_id and other.attempt != key.attempt for other in self._trees):
+            self._doubled.add(key.run_id)
 
     def exited(self, key: MemberKey, code: int | None, signal: int | None, *, touched: bool) -> None:
         """A main process ended."""
@@ -153,10 +175,75 @@ class Truth:
 
     def tree_gone(self, key: MemberKey) -> None:
         """Nothing of the member is left."""
-        action = self._trees.pop(key, None)
-        if action is not None:
-            for device in action.devices:
-                self._holders.pop((action.node, device), None)
+        living = self._trees.pop(key, None)
+        if living is not None:
+            for device in living.action.devices:
+                self._holders.pop((living.action.node, device), None)
+
+    # --- the fence
+
+    def look(self) -> None:
+        """Look at every moment whether two attempts of one run are alive together."""
+        for run_id in list(self._doubled):
+            living = [key for key in self._trees if key.run_id == run_id]
+            newest = max((key.attempt for key in living), default=0)
+            older = [key for key in living if key.attempt != newest]
+            if not older:
+                self._doubled.discard(run_id)
+            for key in older:
+                if not self._is_excused(self._trees[key]):
+                    raise Broken(f"{key} lives while attempt {newest} of its run does")
+
+    def _lives_on(self, key: MemberKey, event: events.MemberExited | events.MemberLost) -> bool:
+        """Return whether a member that is said to be gone has processes; those of a lost lease may be excused."""
+        living = self._trees.get(key)
+        by_lease = isinstance(event, events.MemberLost) and "the lease ran out" in event.exit.message
+        if by_lease:
+            self.note("fence: declared gone by its lease")
+            if self._setting.chance.calm:
+                raise Broken(f"{key} was declared gone by its lease in a world without faults")
+        return living is not None and not (by_lease and self._is_excused(living))
+
+    def _is_excused(self, living: Living) -> bool:
+        """Return whether processes beyond their lease are nobody's fault.
+
+        They do nothing while their machine sleeps, and it has just woken; or all that could have ended them died before
+        the lease did: the runner and the agent.
+        """
+        now_ms = self._setting.time.now_ms()
+        if now_ms < living.tree.asleep_until_ms + WAKING_MS and living.tree.asleep_until_ms:
+            self.note("fence: a sleeping machine")
+            return True
+        if not living.is_guarded():
+            self.note("fence: runner and agent gone at once")
+            return True
+        return False
+
+    def held(self, keys: Iterable[MemberKey], until_ms: int) -> None:
+        """A server stops as planned: these members must outlive its absence until then."""
+        self._promised_ms = dict.fromkeys(keys, until_ms)
+
+    def server_ends(self) -> None:
+        """The leader is dead, or cut off from its journal."""
+        if self._away_since_ms is None:
+            self._away_since_ms = self._setting.time.now_ms()
+
+    def server_begins(self) -> None:
+        """Another server is there: what the last one promised binds no longer."""
+        self._promised_ms = {}
+        if self._away_since_ms is not None:
+            self.promises.server_was_away(self._away_since_ms, self._setting.time.now_ms())
+        self._away_since_ms = None
+
+    def lease_ended(self, key: MemberKey) -> None:
+        """A runner ends its member because its lease is over."""
+        self.note("fence: a runner ended its member")
+        if self._setting.time.now_ms() < self._promised_ms.get(key, 0):
+            raise Broken(f"{key} was ended by its lease during a planned stop")
+
+    def note(self, what: str) -> None:
+        """Count what really happened."""
+        self._setting.chance.seen[what] += 1
 
     # --- answers
 

@@ -16,7 +16,7 @@ from airyard.core.codec import encode
 from airyard.core.events import Recorded
 from airyard.sim.chance import Chance
 from airyard.sim.changes import Changes
-from airyard.sim.clock import VirtualTime
+from airyard.sim.clock import SkewedClock, VirtualTime
 from airyard.sim.faults import Injector
 from airyard.sim.journal import SimJournal
 from airyard.sim.machine import SimMachine
@@ -32,6 +32,9 @@ TROUBLE_MS = 240_000
 REST_LIMIT_MS = 4 * 3_600_000
 NAG_MS = 60_000
 STEP_LIMIT = 400_000
+LEASES_S = (None, None, 24.0, 24.0, 24.0, 600.0)
+"""One machine has none; a fleet has, with a standby or without."""
+FENCING_LEASE_S = 24.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +61,13 @@ class World:
         self.disk = MemoryDisk()
         self.disk_full = False
         self.switch = TrackerSwitch()
+        self.lease_s = self.setting.chance.pick(LEASES_S)
+        self.fencing = self.lease_s == FENCING_LEASE_S and self.setting.chance.roll(0.6)
+        """Nearly all trouble of this world is of the kind that ends leases."""
+        self.down_until_ms = 0
         self._server: SimServer | None = None
         self.network = Network(self.setting, lambda: self.server)
-        self.people = People(self.setting, self.network)
+        self.people = People(self.setting, self.network, lasting=self.fencing)
         self.truth.hung = self.people.hung
         self.machines = [self._machine(name, nodes) for name, nodes in _yard(self.setting.chance)]
         names = [node.name for machine in self.machines for node in machine.nodes]
@@ -69,7 +76,10 @@ class World:
         self._closing = False
 
     def _machine(self, name: str, nodes: tuple[Node, ...]) -> SimMachine:
-        machine = SimMachine(self.setting, self.network, self.truth, name, nodes)
+        clock = SkewedClock(self.setting.time, self.setting.chance.clock_rate_ppm())
+        machine = SimMachine(self.setting, self.network, self.truth, name, nodes, clock)
+        if self.lease_s is not None:
+            machine.look_at_leases()
         machine.on_agent = lambda: self._agent_changed(name)
         return machine
 
@@ -90,13 +100,22 @@ class World:
         journal.full = self.disk_full
         journal.on_events = self._witness
         self._server = SimServer(
-            self.setting, journal, self.truth, self.machines, self.network.cut, self.switch
+            self.setting,
+            journal,
+            self.truth,
+            self.machines,
+            self.network.cuts.link,
+            self.switch,
+            self.lease_s,
         )
+        self.truth.server_begins()
         self._server.start()
 
     def _watch_server(self) -> None:
         """Whoever looks after the server starts it again a while after it died."""
         if self.server is None:
+            self.truth.server_ends()
+        if self.server is None and self.setting.time.now_ms() >= self.down_until_ms:
             self.start_server()
         self.setting.later(self.setting.chance.between(300, 6_000), self._watch_server)
 
@@ -129,6 +148,7 @@ class World:
             while not self._at_rest():
                 if steps >= step_limit or not self.setting.time.step():
                     raise Broken(f"no rest after {steps} steps: {'; '.join(self._owed())}")
+                self.truth.look()
                 steps += 1
             self._last_look()
         except Broken as broken:
@@ -152,11 +172,14 @@ class World:
         """End all faults: from here on everything must come to its end within a bounded time."""
         self.setting.trace("world", "all faults end")
         self.setting.chance.healed = True
-        self.network.cut.clear()
+        self.network.cuts.clear()
+        self.network.sides.clear()
+        self.down_until_ms = 0
         self.switch.away = False
         self.set_disk(full=False)
         if self._server is not None:
             self._server.journal.doom = None
+            self._server.journal.unreachable = False
         for machine in self.machines:
             if not machine.up:
                 machine.restart()
