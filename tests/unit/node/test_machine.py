@@ -293,6 +293,50 @@ def test_the_lease_counts_from_when_the_renewal_was_sent() -> None:
     assert out == [KillTree()]
 
 
+def test_a_lease_comes_with_every_answer_and_is_not_counted() -> None:
+    state, out = play(
+        (1000, ServerAnswered(sent_ms=900)), (1000, order(0, "LEASE", seconds=24)), state=running()
+    )
+    assert out == [SetTimer(timer=Timer.LEASE, at_ms=24_900)]
+    assert state.last_order == running().last_order
+    _, out = play((2000, ServerAnswered(sent_ms=1900)), (2000, order(0, "LEASE", seconds=3600)), state=state)
+    assert out[-1] == SetTimer(timer=Timer.LEASE, at_ms=3_601_900)
+
+
+def test_nothing_begins_once_the_lease_is_over_although_its_timer_comes_late() -> None:
+    """As after a sleep of the machine: GO had come, and is read only now."""
+    state, _ = play(
+        (0, ServerAnswered(sent_ms=0)),
+        (0, order(0, "LEASE", seconds=24)),
+        (0, order(1, "PREPARE", **PREPARE)),
+        (5, Prepared(address="10.0.0.1")),
+        (6, PortChecked(port=20001, ok=True)),
+    )
+    _, out = play((24_000, order(2, "GO", master_addr="10.0.0.1", master_port=20001)), state=state)
+    assert kinds(out) == ["ReapTree"]
+
+
+def test_a_command_that_ended_before_its_lease_did_is_judged_by_its_own_end() -> None:
+    state, _ = play((0, ServerAnswered(sent_ms=0)), (0, order(0, "LEASE", seconds=24)), state=running())
+    _, out = play((23_000, ProcessExited(code=0)), (25_000, TreeGone()), state=state)
+    assert exited(out)["cause"] is None
+
+
+def test_what_an_older_leader_says_counts_no_more() -> None:
+    state, _ = play(
+        (0, ServerAnswered(sent_ms=0, epoch=8)), (0, order(0, "LEASE", seconds=24)), state=running()
+    )
+    _, out = play(
+        (9000, ServerAnswered(sent_ms=8000, epoch=7)),
+        (9000, OrderReceived(number=3, kind="STOP", body={"reason": "CANCELLED"}, epoch=7)),
+        (9000, OrderReceived(number=0, kind="LEASE", body={"seconds": 3600}, epoch=7)),
+        state=state,
+    )
+    assert out == []
+    _, out = play((24_000, TimerFired(timer=Timer.LEASE)), state=state)
+    assert out == [KillTree()]
+
+
 def test_only_the_newest_progress_and_checkpoint_wait() -> None:
     state = running()
     state, _ = play(
