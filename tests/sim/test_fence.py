@@ -92,6 +92,19 @@ def a_rift_between_two_leaders(world: World, injector: Injector, busy: SimMachin
     network.cuts.link.add(busy.name)
 
 
+def the_last_answer_arrives_and_the_next_request_does_not(
+    world: World, _: Injector, busy: SimMachine
+) -> None:
+    world.network.cuts.requests.add(busy.name)
+    world.network.cuts.link.add(busy.name)
+    busy.on_agent()
+    world.setting.later(60_000, world.network.cuts.clear)
+
+
+def the_server_waits_a_second_less_than_a_lease() -> Any:
+    return patch.object(leases, "surely_over_ms", lambda at_ms, lease_ms: at_ms + lease_ms - 1_000)
+
+
 def runners_count_their_lease_from_the_answer() -> Any:
     original = machine._on_answered
 
@@ -119,6 +132,10 @@ def a_planned_stop_grants_no_hold() -> Any:
 
 
 PLANTED = [
+    (
+        the_last_answer_arrives_and_the_next_request_does_not,
+        the_server_waits_a_second_less_than_a_lease,
+    ),
     (answers_lag_and_then_a_machine_is_cut_off, runners_count_their_lease_from_the_answer),
     (a_planned_stop_and_a_machine_that_the_next_leader_never_sees, a_new_leader_forgets_the_hold),
     (a_long_planned_stop, a_planned_stop_grants_no_hold),
