@@ -85,11 +85,27 @@ class Control:
         """The journal failed: it may have more events of ours than the state has taken in."""
         self.events_since_snapshot = 0
 
-    def open(self) -> list[Action]:
+    def open(self, warm: ClusterState | None = None) -> list[Action]:
         """Recover the state, take over the journal, and return the effects that are still owed.
 
+        ``warm`` is a state that was read from this journal, which is open then: only what came after it is read.
         Raises: Unavailable or InvariantBroken when the journal cannot be read; Conflict when another server has it.
         """
+        self.state = self._recovered() if warm is None else warm
+        for tries_left in (2, 1, 0):
+            for recorded in self._journal.events_after(self.state.seq):
+                self.state.apply(recorded)
+                self.events_since_snapshot += 1
+            (answer,) = self.commit([BeginEpoch(version=airyard.__version__)]).answers
+            if not isinstance(answer, AiryardError):
+                break
+            if answer.code != "STALE_EPOCH" or not tries_left:
+                raise answer
+            # The leader before had a commit in its hands when it fell silent.
+        self._unsure = False
+        return outstanding(self.state)
+
+    def _recovered(self) -> ClusterState:
         stored = self._journal.open()
         state = (
             ClusterState.from_json(dict(stored.snapshot)) if stored.snapshot is not None else ClusterState()
@@ -101,12 +117,7 @@ class Control:
             raise InvariantBroken(
                 f"the journal ends at {stored.last_seq}, but replay reached {state.seq}", code="JOURNAL_GAP"
             )
-        self.state = state
-        batch = self.commit([BeginEpoch(version=airyard.__version__)])
-        for answer in batch.answers:
-            if isinstance(answer, AiryardError):
-                raise answer
-        return outstanding(self.state)
+        return state
 
     def commit(self, commands: Sequence[Command]) -> Batch:
         """Decide all commands in order and journal their events in one transaction.

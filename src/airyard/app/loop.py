@@ -22,6 +22,7 @@ from airyard.core.commands import Command, CommitPlan, Tick
 from airyard.core.decide import Reply
 from airyard.core.errors import AiryardError, InvariantBroken, Unavailable
 from airyard.core.scheduling.snapshot import Delta
+from airyard.core.state import ClusterState
 from airyard.ports.clock import Clock
 from airyard.ports.journal import Journal
 
@@ -73,12 +74,12 @@ class ControlLoop:
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
         self._planner = threading.Thread(target=self._run_planner, name="planner", daemon=True)
 
-    def start(self) -> None:
-        """Recover, take over, start both threads, and issue again what is owed.
+    def start(self, warm: ClusterState | None = None) -> None:
+        """Recover, take over, start both threads, and issue again what is owed; ``warm``: see ``Control.open``.
 
         Raises: what ``Control.open`` raises.
         """
-        owed = self._control.open()
+        owed = self._control.open(warm)
         self._thread.start()
         self._planner.start()
         self._do(owed)

@@ -67,7 +67,7 @@ from airyard.node.network import LOOPBACK, Wish
 from airyard.node.output import OutputPump, reap_orphans
 from airyard.node.pool_commands import EPILOG, PoolCommandFailed
 from airyard.node.preparation import Preparation, PreparationError, Workbench, remove_tree
-from airyard.node.runner_http import Channel
+from airyard.node.runner_http import Channel, Servers
 from airyard.node.runner_threads import LogShipper, OrderPoller, Reporter, closed_output
 from airyard.node.spool import LogSpool
 from airyard.node.steady_clock import SteadyClock
@@ -151,10 +151,15 @@ class Runner:
         self._oom_kills_before = machine_oom_kills()
         self._handlers = self._handlers_by_type()
         self._spool = LogSpool(self._folder.spool)
+        self._servers = Servers(spec.server_url)
         self._reporter = Reporter(self._channel(), self._tell, spec.epoch, self._clock.now_ns)
         self._shipper = LogShipper(self._channel(), self._tell, self._spool)
         self._poller = OrderPoller(
-            self._channel(), self._tell, self._clock.now_ms, lambda: not self._folder.path.exists()
+            self._channel(),
+            self._tell,
+            self._clock.now_ms,
+            lambda: not self._folder.path.exists(),
+            learn=self._servers.learn,
         )
 
     def run(self) -> None:
@@ -177,7 +182,7 @@ class Runner:
         return self._preparation.bench if self._preparation is not None else None
 
     def _channel(self) -> Channel:
-        return Channel(self._spec.server_url, self._spec.token)
+        return Channel(self._servers, self._spec.token)
 
     def _feed(self, event: Event) -> None:
         before = self._state.outbox

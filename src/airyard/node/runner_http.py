@@ -8,13 +8,14 @@ Standard library only. One ``Channel`` serves one thread.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,11 +23,19 @@ PROTOCOL = 1
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 2.0
 _SAY_AFTER_S = 1.0
+_CONNECT_S = 3.0
 _COPY_BYTES = 1024 * 1024
 
 
 class ServerAway(Exception):
-    """No usable answer: connection refused, cut, timed out, or a status that asks to try again."""
+    """No usable answer: connection refused, cut, timed out, or a status that asks to try again.
+
+    ``leader``: the address of the server that leads, where this one only said that.
+    """
+
+    def __init__(self, message: str, *, leader: str = "") -> None:
+        super().__init__(message)
+        self.leader = leader
 
 
 class AttemptIsOver(Exception):
@@ -42,18 +51,58 @@ class Refused(Exception):
         self.body = body
 
 
+class Servers:
+    """Where a leader may be found, shared by a runner's channels. Any thread."""
+
+    __slots__ = ("_urls",)
+
+    def __init__(self, urls: str) -> None:
+        """``urls``: one address, or several with commas between them."""
+        self._urls = tuple(url for url in urls.split(",") if url)
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """All of them, the likeliest first."""
+        return self._urls
+
+    def found(self, url: str) -> None:
+        """Begin with this one from now on: it leads, or was said to."""
+        if url in self._urls and self._urls[0] != url:
+            self._urls = (url, *(other for other in self._urls if other != url))
+
+    def learn(self, urls: Iterable[str]) -> None:
+        """Add what a leader says there is, behind what is known: the one that just answered stays the first."""
+        self._urls = (*self._urls, *(str(url) for url in urls if url not in self._urls))
+
+    def missed(self, url: str) -> None:
+        """Try this one last: it did not answer, or does not lead."""
+        if len(self._urls) > 1 and self._urls[0] == url:
+            self._urls = (*self._urls[1:], url)
+
+
 class Channel:
-    """One connection to the server's runner API, made when needed and again after a failure."""
+    """One connection to the server's runner API, made when needed and again after a failure.
 
-    __slots__ = ("_connection", "_headers", "_host", "_https", "_prefix")
+    Of several servers it asks one until that fails or does not lead, then the next.
+    """
 
-    def __init__(self, server_url: str, token: str) -> None:
-        parts = urlsplit(server_url)
+    __slots__ = ("_connection", "_headers", "_host", "_https", "_prefix", "_servers", "_token", "_url")
+
+    def __init__(self, servers: str | Servers, token: str) -> None:
+        self._servers = Servers(servers) if isinstance(servers, str) else servers
+        self._token = token
+        self._connection: http.client.HTTPConnection | None = None
+        self._url = ""
+        self._turn_to(self._servers.urls[0] if self._servers.urls else "")
+
+    def _turn_to(self, url: str) -> None:
+        parts = urlsplit(url)
+        self.close()
+        self._url = url
         self._https = parts.scheme == "https"
         self._host = parts.netloc
         self._prefix = f"{parts.path.rstrip('/')}/api/v1/runner"
-        self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
-        self._connection: http.client.HTTPConnection | None = None
+        self._headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
 
     def close(self) -> None:
         """Cut the connection."""
@@ -78,9 +127,10 @@ class Channel:
 
     def download(self, path: str, write: Callable[[bytes], object], *, timeout_s: float) -> None:
         """Hand an answer's body to ``write``. Raises: ServerAway, AttemptIsOver, Refused; what it raises."""
-        response = self._respond("GET", path, None, {}, timeout_s)
-        if response.status != 200:
-            _check(response.status, self._read(response))
+        with self._turning():
+            response = self._respond("GET", path, None, {}, timeout_s)
+            if response.status != 200:
+                _check(response.status, self._read(response))
         try:
             while data := response.read(_COPY_BYTES):
                 write(data)
@@ -94,8 +144,22 @@ class Channel:
     def _request(
         self, method: str, path: str, data: bytes | None, headers: Mapping[str, str], timeout_s: float
     ) -> bytes:
-        response = self._respond(method, path, data, headers, timeout_s)
-        return _check(response.status, self._read(response))
+        with self._turning():
+            response = self._respond(method, path, data, headers, timeout_s)
+            return _check(response.status, self._read(response))
+
+    @contextlib.contextmanager
+    def _turning(self) -> Iterator[None]:
+        """Ask the likeliest server, and another one the next time where this one is away or does not lead."""
+        if self._servers.urls and self._servers.urls[0] != self._url:
+            self._turn_to(self._servers.urls[0])
+        try:
+            yield
+        except ServerAway as away:
+            self._servers.missed(self._url)
+            if away.leader:
+                self._servers.found(away.leader)
+            raise
 
     def _respond(
         self, method: str, path: str, data: bytes | None, headers: Mapping[str, str], timeout_s: float
@@ -119,11 +183,13 @@ class Channel:
         if self._connection is not None and self._connection.sock is None:
             self.close()  # the last answer said `Connection: close`, as those of a stopping server do
         if self._connection is None:
+            # A machine that is off says nothing at all: where there are others, they are asked soon.
+            connect_s = min(timeout_s, _CONNECT_S) if len(self._servers.urls) > 1 else timeout_s
             if self._https:
                 context = ssl.create_default_context()
-                self._connection = http.client.HTTPSConnection(self._host, timeout=timeout_s, context=context)
+                self._connection = http.client.HTTPSConnection(self._host, timeout=connect_s, context=context)
             else:
-                self._connection = http.client.HTTPConnection(self._host, timeout=timeout_s)
+                self._connection = http.client.HTTPConnection(self._host, timeout=connect_s)
             self._connection.connect()
         assert isinstance(self._connection.sock, socket.socket)
         self._connection.sock.settimeout(timeout_s)
@@ -175,7 +241,10 @@ def _check(status: int, body: bytes) -> bytes:
     if status == 410:
         raise AttemptIsOver(str(fields.get("message", "")))
     if status in (408, 425, 429) or status >= 500:
-        raise ServerAway(f"HTTP status {status}: {fields.get('message', '')}")
+        error = fields.get("error")
+        details = error.get("details") if isinstance(error, dict) else None
+        leader = details.get("leader") if isinstance(details, dict) else None
+        raise ServerAway(f"HTTP status {status}: {fields.get('message', '')}", leader=str(leader or ""))
     raise Refused(status, fields)
 
 

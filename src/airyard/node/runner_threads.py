@@ -39,9 +39,18 @@ class OrderPoller:
     """Asks for orders by long poll, forever; each answer renews the lease."""
 
     def __init__(
-        self, channel: Channel, tell: Tell, now_ms: Callable[[], int], is_orphaned: Callable[[], bool]
+        self,
+        channel: Channel,
+        tell: Tell,
+        now_ms: Callable[[], int],
+        is_orphaned: Callable[[], bool],
+        learn: Callable[[list[str]], None] = lambda urls: None,
     ) -> None:
-        """``is_orphaned`` says that the attempt's folder is gone, so that nobody will ever ask for it."""
+        """``is_orphaned`` says that the attempt's folder is gone, so that nobody will ever ask for it.
+
+        ``learn`` is told the addresses of all servers, one of which leads.
+        """
+        self._learn = learn
         self._channel = channel
         self._tell = tell
         self._now_ms = now_ms
@@ -81,6 +90,7 @@ class OrderPoller:
                 )
                 continue
             epoch = max(epoch, spoken)
+            self._learn(answer.get("servers") or [])
             self._tell(ServerAnswered(sent_ms=sent_ms, epoch=spoken))
             orders = sorted(answer.get("orders") or [], key=lambda order: int(order["number"]))
             for order in orders:

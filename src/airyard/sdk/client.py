@@ -25,16 +25,19 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airyard.core.errors import AiryardError, NotFound, Unavailable
 from airyard.sdk import requests, streaming
-from airyard.sdk.config import Target, resolve
+from airyard.sdk.config import Target, local_token, resolve
 from airyard.sdk.requests import LATEST, Request
+from airyard.sdk.servers import NOT_LEADER, ServersTransport, split_hosts
 from airyard.sdk.streaming import Event
 from airyard.sdk.tokens import Tokens
-from airyard.sdk.transport import Answer, ConnectionLost, HttpTransport, Transport
+from airyard.sdk.transport import Answer, ConnectionLost, Transport
 
 if TYPE_CHECKING:
     from airyard.sdk.submission import Submission
 
 RETRY_WINDOW_S = 10.0
+TAKE_OVER_WINDOW_S = 30.0
+"""So long a client waits for a server to take the lead: longer than it takes."""
 Document = dict[str, Any]
 Documents = list[Document]
 Connect = Callable[[], Transport]
@@ -364,7 +367,7 @@ class Client:
         It begins as this client reaches the server, whatever address the server has for itself.
         """
         url = str(self._get(requests.page(str(ref)))["url"])
-        if isinstance(self._transport, HttpTransport):
+        if isinstance(self._transport, ServersTransport):
             path = url.split("://", 1)[-1].partition("/")[2]
             return f"{self._transport.url}/{path}"
         return url
@@ -498,7 +501,7 @@ class Client:
 
     def close(self) -> None:
         """Close the kept connections."""
-        if isinstance(self._transport, HttpTransport):
+        if isinstance(self._transport, ServersTransport):
             self._transport.close()
 
     def __enter__(self) -> Client:
@@ -515,7 +518,9 @@ class Client:
         return self._retry(lambda: self._link().send(request), idempotent=request.idempotent)
 
     def _retry(self, send: Callable[[], Answer], *, idempotent: bool) -> Answer:
-        deadline, delay = self._clock() + RETRY_WINDOW_S, 0.05
+        begun, delay = self._clock(), 0.05
+        others = (self.target.host or "").count(",")
+        window_s = TAKE_OVER_WINDOW_S if others else RETRY_WINDOW_S
         while True:
             try:
                 return send()
@@ -527,7 +532,12 @@ class Client:
                 if error.retry_after_ms is None:
                     raise
                 lost, delay = error, max(delay, error.retry_after_ms / 1000)
-            if self._clock() + delay > deadline:
+                if error.code == NOT_LEADER:
+                    window_s = TAKE_OVER_WINDOW_S
+                    delay = error.retry_after_ms / 1000
+            # One that hangs may take all of the time: the others are asked all the same.
+            others -= 1
+            if self._clock() + delay > begun + window_s and others < 0:
                 raise lost
             self._sleep(delay)
             delay = min(delay * 2, 2.0)
@@ -543,17 +553,18 @@ class Client:
 
     def _reach(self) -> Transport:
         if self.target.host is not None:
-            return HttpTransport(self.target.host, self.target.token)
+            return ServersTransport(split_hosts(self.target.host), self.target.token)
         from airyard.sdk import embedded
 
-        return embedded.find_or_start(self.target.home, announce=self._announce)
+        found = embedded.find_or_start(self.target.home, announce=self._announce)
+        return ServersTransport([found], local_token(self.target.home))
 
     def _revive(self) -> None:
         """After a broken connection: start the embedded server again when it died.
 
         One that is being stopped is alive, and takes its endpoint.json away: it is left alone.
         """
-        if self.target.host is None and isinstance(self._transport, HttpTransport):
+        if self.target.host is None and isinstance(self._transport, ServersTransport):
             from airyard.sdk import embedded
 
             endpoint = embedded.read_endpoint(self.target.home)
@@ -561,7 +572,7 @@ class Client:
                 return
             try:
                 with closing(self._transport):
-                    self._transport = embedded.find_or_start(self.target.home, announce=self._announce)
+                    self._transport = self._reach()
             except AiryardError:
                 pass  # the caller goes on trying for as long as its patience lasts
 

@@ -23,10 +23,8 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import RedirectResponse
 
-import airyard
 from airyard.adapters.blob_files import FileBlobStore
 from airyard.adapters.estimates_sql import SqlEstimateStore
-from airyard.adapters.journal_sql import SqlJournal
 from airyard.adapters.local_engine import LocalEngine
 from airyard.adapters.log_files import FileLogStore
 from airyard.adapters.ray_engine import RayEngine
@@ -47,6 +45,7 @@ from airyard.core.ids import AttemptKey
 from airyard.core.run import RunState
 from airyard.core.tracking_alias import alias_of
 from airyard.core.workload import DEFAULT_ENVIRONMENT_VERSION, Workload
+from airyard.ports.journal import Journal
 from airyard.server import routes_fleet, routes_runner, sources
 from airyard.server.app import create_app
 from airyard.server.audit import AuditLog
@@ -57,15 +56,18 @@ from airyard.server.context import AccessParts, Principal, ServerContext
 from airyard.server.doors import Doors, named_host, serve
 from airyard.server.effects import Effects
 from airyard.server.estimates import EstimateKeeper
-from airyard.server.fleet import FleetDesk, advertised, make_ray_engine
+from airyard.server.fleet import FleetDesk, make_ray_engine
 from airyard.server.garbage import Collector
 from airyard.server.housekeeping import Housekeeper
 from airyard.server.journal_place import journal_database
+from airyard.server.leader_gate import LeaderGate
 from airyard.server.lease_keeping import LeaseKeeper
 from airyard.server.mlflow_policy import AttemptScope
 from airyard.server.people_file import PeopleFile
 from airyard.server.premises import Premises
 from airyard.server.secret_rights import lookup
+from airyard.server.standby import Inheritance
+from airyard.server.succession import address_of, addresses, endpoint_of, led_journal, led_logs, wait_to_lead
 from airyard.server.token_use import TokenUse
 from airyard.server.tracking import TrackingParts
 from airyard.server.tracking_rights import note_proxied, person_scope
@@ -91,7 +93,10 @@ class Server:
         self._database = journal_database(config, home)
         file = config.people.file
         self._people = PeopleFile(Path(file) if file is not None else None, owner=getpass.getuser())
-        self._premises = Premises(home)
+        shared = config.standby.shared
+        self._premises = Premises(home, Path(shared) if shared is not None else None)
+        self._data_home = self._premises.data.parent
+        self._inherited: Inheritance | None = None
         self._clock = SystemClock()
         self._stop_asked = threading.Event()
         self._uvicorn: uvicorn.Server | None = None
@@ -101,21 +106,32 @@ class Server:
         """Serve until asked to stop. Raises: AiryardError when it cannot start; everything is closed then."""
         self._premises.open()
         with Doors.opened(self._premises, self._config.server) as doors:
-            self._run_on(doors)
+            if self._premises.shared is None:
+                self._run_on(doors)
+            elif (inherited := self._stand_by(doors)) is not None:
+                self._inherited = inherited
+                try:
+                    self._run_on(doors)
+                finally:
+                    inherited.leading.stop()
+
+    def _stand_by(self, doors: Doors) -> Inheritance | None:
+        find_people = self._people.current
+        return wait_to_lead(self._premises, self._database, self._config, doors, find_people)
 
     def _run_on(self, doors: Doors) -> None:
         self._doors = doors
-        host, port, url = _address(doors.private)
+        host, port, url = address_of(doors.private)
         started_ms = self._clock.now_ms()
         self._premises.note_holder(started_ms, host, port)
         if doors.public_url is not None and self._config.engine.kind == "ray":
             # The machines of a fleet come by the public door.
             host, url = named_host(self._config.server.host), doors.public_url
-        folder = self._premises.folder
+        folder = self._premises.data
         with contextlib.ExitStack() as parts:
             changes = ChangeFeed()
             tracking = TrackingParts(self._config.tracking.uri, folder / "mlflow")
-            logs = FileLogStore(folder / "logs")
+            logs = led_logs(self._inherited, folder / "logs")
             gatekeeper = self._gatekeeper(parts)
             engine = self._engine(url, host)
             effects = Effects(
@@ -125,9 +141,9 @@ class Server:
                 token_for=gatekeeper.attempt_token,
                 yard=self._premises.yard_id(),
                 temporary=folder / "tmp",
-                find_diff=partial(sources.find, self._home / sources.FOLDER, sources.Kind.DIFF),
+                find_diff=partial(sources.find, self._data_home / sources.FOLDER, sources.Kind.DIFF),
             )
-            journal = SqlJournal(self._database)
+            journal, warm = led_journal(self._inherited, self._database)
             loop = ControlLoop(
                 journal=journal, clock=self._clock, do=effects.do, changes=changes, renew=engine.renew
             )
@@ -135,7 +151,7 @@ class Server:
             yard = self._premises.yard_id()
             tracking.start(lambda attempt_key: real_ids_for(reads, yard, attempt_key))
             parts.callback(tracking.stop)
-            loop.start()
+            loop.start(warm)
             parts.callback(loop.stop)
             if isinstance(engine, RayEngine):
                 _take_for_away(loop)
@@ -183,9 +199,12 @@ class Server:
         parts.callback(self._keeper.stop)
         return self._keeper.leases
 
+    def _servers(self, url: str) -> tuple[str, ...]:
+        return addresses(url, self._config.standby)
+
     def _gatekeeper(self, parts: contextlib.ExitStack) -> Gatekeeper:
         """Make what callers are known by, and the audit of what they do."""
-        folder = self._premises.folder
+        folder = self._premises.data
         gatekeeper = Gatekeeper(
             owner=getpass.getuser(),
             token=self._premises.token(),
@@ -226,8 +245,8 @@ class Server:
         if engine.kind == "ray":
             return make_ray_engine(engine, self._home, host=host, url=url, simulate=self._simulate)
         return LocalEngine(
-            self._home,
-            server_url=url,
+            self._data_home,
+            server_url=",".join(self._servers(url)) if self._inherited is not None else url,
             simulate=self._simulate,
             cpu_slots=engine.cpu_slots,
             gpu_lock_folder=Path(engine.system_gpu_lock_folder) if engine.system_gpu_lock_folder else None,
@@ -239,7 +258,7 @@ class Server:
         url: str,
         started_ms: int,
         loop: ControlLoop,
-        journal: SqlJournal,
+        journal: Journal,
         reads: SqlReadStore,
         logs: FileLogStore,
         tracking: TrackingParts,
@@ -247,7 +266,7 @@ class Server:
         effects: Effects,
         gatekeeper: Gatekeeper,
     ) -> ServerContext:
-        folder = self._premises.folder
+        folder = self._premises.data
         bases = self._bases()
 
         def has_environment(workload: Workload) -> bool | None:
@@ -255,7 +274,7 @@ class Server:
             return effects.has_environment(order) if order is not None else None
 
         return ServerContext(
-            home=self._home,
+            home=self._data_home,
             url=self._doors.public_url or url,
             started_ms=started_ms,
             owner=getpass.getuser(),
@@ -278,6 +297,7 @@ class Server:
             containment=lambda: effects.containment,
             access=self._access(gatekeeper, loop),
             shutdown=self.ask_to_stop,
+            servers=self._servers(self._doors.public_url or url) if self._config.standby.servers else (),
         )
 
     def _access(self, gatekeeper: Gatekeeper, loop: ControlLoop) -> AccessParts:
@@ -358,6 +378,8 @@ class Server:
         if mlflow is not None:
             app.include_router(mlflow)
         _add_session_route(app, gatekeeper)
+        if self._inherited is not None:
+            app.add_middleware(LeaderGate, leading=self._inherited.leading)
         return app
 
     def _serve(
@@ -368,7 +390,7 @@ class Server:
         *,
         on_stopping: Callable[[], None],
     ) -> None:
-        host, port, url = _address(doors.private)
+        host, port, url = address_of(doors.private)
         server = _AnnouncingServer(
             uvicorn.Config(
                 app,
@@ -379,16 +401,7 @@ class Server:
                 http="httptools" if _has("httptools") else "h11",
                 loop="uvloop" if _has("uvloop") else "asyncio",
             ),
-            on_started=lambda: self._premises.announce(
-                {
-                    "host": host,
-                    "port": port,
-                    "url": url,
-                    "pid": os.getpid(),
-                    "version": airyard.__version__,
-                    "started_ms": started_ms,
-                }
-            ),
+            on_started=lambda: self._premises.announce(endpoint_of(host, port, url, started_ms)),
             on_stopping=on_stopping,
             on_signal=self.ask_to_stop,
         )
@@ -472,13 +485,6 @@ class _AnnouncingServer(uvicorn.Server):
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
-
-
-def _address(listener: socket.socket) -> tuple[str, int, str]:
-    """Return host, port and URL of a plain listener."""
-    host, port = listener.getsockname()[:2]
-    host = advertised(host)
-    return host, port, f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _take_for_away(loop: ControlLoop) -> None:

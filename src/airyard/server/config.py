@@ -138,6 +138,25 @@ class JournalSection(_Section):
         return value
 
 
+class StandbySection(_Section):
+    """Several equal servers over one PostgreSQL: one leads, the others wait to take over."""
+
+    shared: str | None = None
+    """The data folder that they share, on one machine or by NFS; each has its own ``--home`` beside it."""
+    servers: tuple[str, ...] = ()
+    """The addresses of all of them, which runners are told."""
+    lease_s: Annotated[float, Field(ge=2, le=60)] = 4.0
+    """A leader that has not renewed its lease for so long answers nobody."""
+
+    @field_validator("servers")
+    @classmethod
+    def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for address in value:
+            if not address.startswith(("http://", "https://")) or "," in address:
+                raise ValueError("write each one like https://HOST:PORT")
+        return tuple(address.rstrip("/") for address in value)
+
+
 class PeopleSection(_Section):
     """Where users, their roles and groups are declared."""
 
@@ -158,6 +177,7 @@ class Config(_Section):
     environments: dict[str, EnvironmentSection] = Field(default_factory=_environments)
     retention: RetentionSection = RetentionSection()
     journal: JournalSection = JournalSection()
+    standby: StandbySection = StandbySection()
     policy: PolicySection = PolicySection()
     people: PeopleSection = PeopleSection()
 
@@ -216,6 +236,7 @@ def load_config(path: Path | None, *, home: Path) -> Config:
             "server": _tls_beside(folder, config.server),
             "policy": PolicySection(file=_beside(folder, config.policy.file)),
             "people": PeopleSection(file=_beside(folder, config.people.file)),
+            "standby": config.standby.model_copy(update={"shared": _beside(folder, config.standby.shared)}),
             "journal": config.journal.model_copy(
                 update={"password_file": _beside(folder, config.journal.password_file)}
             ),

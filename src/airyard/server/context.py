@@ -86,6 +86,8 @@ class ServerContext:
     containment: Callable[[], Mapping[str, Any]]
     access: AccessParts
     shutdown: Callable[[], None]
+    servers: tuple[str, ...] = ()
+    """All servers of which one leads, this one first; empty where there is no standby."""
     clock_offsets_ns: dict[MemberKey, int] = field(default_factory=dict)
     progress: dict[MemberKey, tuple[str, str]] = field(default_factory=dict)
     """What a preparing member is at (phase, detail); never journalled."""

@@ -13,7 +13,7 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import uvicorn
@@ -53,6 +53,12 @@ class Doors:
             host = named_host(section.host)
             url = f"https://{f'[{host}]' if ':' in host else host}:{public.getsockname()[1]}"
             yield cls(private=private, public=public, public_url=url, insecure=False)
+
+    def copies(self) -> Doors:
+        """Return the same listeners once more: closing them leaves these open."""
+        return replace(
+            self, private=self.private.dup(), public=self.public.dup() if self.public is not None else None
+        )
 
 
 def is_loopback(host: str) -> bool:
@@ -99,7 +105,7 @@ def named_host(host: str) -> str:
     return socket.getfqdn() if host in ("0.0.0.0", "::") else host
 
 
-class _Beside(uvicorn.Server):
+class Beside(uvicorn.Server):
     """A second server in the same process; signals are the first one's."""
 
     @contextlib.contextmanager
@@ -125,7 +131,7 @@ async def serve(server: uvicorn.Server, doors: Doors, section: ServerSection) ->
         "ssl_certfile": section.tls.certificate,
         "ssl_keyfile": section.tls.key,
     }
-    beside = _Beside(uvicorn.Config(first.app, **settings))
+    beside = Beside(uvicorn.Config(first.app, **settings))
     outer = asyncio.create_task(beside.serve(sockets=[doors.public]))
     try:
         await server.serve(sockets=[doors.private])

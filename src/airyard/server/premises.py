@@ -39,12 +39,19 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 class Premises:
-    """The folder ``<home>/server`` and what makes it this server's alone. Held until the process ends."""
+    """The folder ``<home>/server`` and what makes it this server's alone. Held until the process ends.
 
-    def __init__(self, home: Path) -> None:
+    With ``shared`` the tokens, keys and all else that outlives a take-over lie in ``<shared>/server`` (``data``);
+    ``folder`` then holds only what is this one server's: its lock, ports and address.
+    """
+
+    def __init__(self, home: Path, shared: Path | None = None) -> None:
         self.home = home
         self.folder = home / "server"
+        self.shared = shared
+        self.data = (shared or home) / "server"
         self._lock: int | None = None
+        self._shared_lock: int | None = None
 
     def open(self) -> None:
         """Make the folders (0700) and take the lock. Raises: Conflict naming the server that has it; UserError."""
@@ -74,12 +81,51 @@ class Premises:
                 ),
             ) from None
         self._lock = descriptor
+        if self.shared is not None:
+            self._open_shared(self.shared)
+
+    def _open_shared(self, shared: Path) -> None:
+        """Join the servers of a shared folder: they hold its lock together, a server without a standby holds it alone.
+
+        Raises: UserError for one that cannot be used; Conflict while a server has it for itself.
+        """
+        if shared.resolve() == self.home.resolve():
+            raise UserError(
+                f"[standby] shared is {shared}, the server's own data folder",
+                code="BAD_HOME",
+                fix="give each server a --home of its own, on its machine, beside the shared folder",
+            )
+        try:
+            self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(self.data / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise UserError(
+                f"the shared data folder {shared} cannot be used: {error.strerror}",
+                code="BAD_HOME",
+                fix="[standby] shared names a folder that all servers can write, as the same user",
+            ) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 4096, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise Conflict(
+                f"a server without a standby has the shared data folder {shared}: {_describe(holder)}",
+                code="ALREADY_SERVED",
+                fix=Fix(text=f"stop it first{_by_signal(holder)}", command=f"airyard --home {shared} down"),
+            ) from None
+        self._shared_lock = descriptor
+        # The command line of this machine finds server and token by the server's own folder.
+        write_atomically(self.folder / "token", self.token().encode())
 
     def close(self) -> None:
         """Give the lock up; a server keeps it until its process ends."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+        if self._shared_lock is not None:
+            os.close(self._shared_lock)
+            self._shared_lock = None
 
     def is_gone(self) -> bool:
         """Return whether the folder was removed or replaced under this server: its lock is no longer the one held."""
@@ -104,7 +150,7 @@ class Premises:
         token = self._kept("token", f"ayt_{secrets.token_urlsafe(32)}".encode()).decode().strip()
         if len(token) < TOKEN_CHARACTERS:
             raise UserError(
-                f"the token in {self.folder / 'token'} has {len(token)} characters; "
+                f"the token in {self.data / 'token'} has {len(token)} characters; "
                 f"it must have at least {TOKEN_CHARACTERS}",
                 code="WEAK_TOKEN",
                 fix="remove that file: the next start makes a new token",
@@ -115,13 +161,25 @@ class Premises:
         """Return the key under which attempt tokens are made; a damaged one is replaced."""
         return self._kept("attempt.key", secrets.token_bytes(KEY_BYTES), least_bytes=KEY_BYTES)
 
+    def server_id(self) -> str:
+        """Return what this server is called among those of a shared folder; it stays."""
+        fresh = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        return self._kept("server.id", fresh.encode(), folder=self.folder).decode().strip()
+
     def yard_id(self) -> str:
         """Return a short name of this yard that stays: it keeps keys on a shared tracking store apart."""
         return self._kept("yard.id", f"yard-{secrets.token_hex(4)}".encode()).decode().strip()
 
-    def _kept(self, name: str, fresh: bytes, *, least_bytes: int = 1) -> bytes:
+    def _kept(self, name: str, fresh: bytes, *, least_bytes: int = 1, folder: Path | None = None) -> bytes:
         """Return what a file (0600) holds; write ``fresh`` into one that is missing, or holds less than it must."""
-        path = self.folder / name
+        path = (folder or self.data) / name
+        if self.shared is None:
+            return self._read_or_make(path, fresh, least_bytes)
+        with (self.data / "keys.lock").open("w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)  # of two servers that start at once, one makes it
+            return self._read_or_make(path, fresh, least_bytes)
+
+    def _read_or_make(self, path: Path, fresh: bytes, least_bytes: int) -> bytes:
         try:
             found = path.read_bytes()
         except FileNotFoundError:

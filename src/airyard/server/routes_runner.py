@@ -72,6 +72,7 @@ def router(desk: OrderDesk, leases: Leases | None = None) -> APIRouter:
             "epoch": ours,
             "orders": [*granted, *found],
             "server_time_ns": time.time_ns(),
+            **({"servers": context.servers} if context.servers else {}),
         }
 
     @routes.post("/reports")
