@@ -6,6 +6,7 @@ Owns: the mix of workloads and the clients' patience. Must not know: how the yar
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +77,8 @@ class People:
         self.busy = 0
         self.endless: set[int] = set()
         self.hung: set[int] = set()
+        self.tokens: tuple[str, ...] = ()
+        """With which some runs are submitted."""
 
     def arrive(self, count: int, within_ms: int) -> None:
         """Spread submissions over a time."""
@@ -129,6 +132,8 @@ class People:
             else:
                 self._setting.chance.seen["people: submit refused"] += 1
 
+        if self.tokens and self._setting.chance.roll(0.5):
+            command = replace(command, token_id=self._setting.chance.pick(self.tokens))
         self._persist(lambda server, answer: server.ask(command, answer), then)
 
     def _persist(self, request: Callable[[SimServer, Answer], None], then: Answer) -> None:

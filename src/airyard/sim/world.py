@@ -25,6 +25,7 @@ from airyard.sim.operators import Operators
 from airyard.sim.people import People
 from airyard.sim.server import SimServer
 from airyard.sim.setting import Broken, Setting
+from airyard.sim.token_holders import TokenHolders
 from airyard.sim.tracker import TrackerSwitch
 from airyard.sim.truth import Truth
 
@@ -141,6 +142,7 @@ class World:
         Injector(self).begin()
         self.changes.begin()
         self.operators.begin(TROUBLE_MS)
+        TokenHolders(self.setting, self.people).begin(TROUBLE_MS)
         self.setting.later(TROUBLE_MS, self._heal)
         steps = 0
         problem = ""
