@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 RETRY_WINDOW_S = 10.0
 TAKE_OVER_WINDOW_S = 30.0
 """So long a client waits for a server to take the lead: longer than it takes."""
+TAKE_OVER_PAUSE_S = 0.25
 Document = dict[str, Any]
 Documents = list[Document]
 Connect = Callable[[], Transport]
@@ -540,7 +541,7 @@ class Client:
             if self._clock() + delay > begun + window_s and others < 0:
                 raise lost
             self._sleep(delay)
-            delay = min(delay * 2, 2.0)
+            delay = min(delay * 2, 2.0 if window_s == RETRY_WINDOW_S else TAKE_OVER_PAUSE_S)
             self._revive()
 
     def _open(self, request: Request) -> Any:
