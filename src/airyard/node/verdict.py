@@ -93,7 +93,8 @@ class Verdict:
 def judge(ending: Ending, evidence: Evidence) -> Verdict:
     """Return the verdict on one member. The first rule that applies wins; see the body for the order."""
     out_of_memory = evidence.oom_kills > 0
-    if ending.attempt_over is not None:
+    # A command that ended well before the kill arrived has done its work, whatever ended above it.
+    if ending.attempt_over is not None and not (ending.started and ending.code == 0):
         return Verdict(cause="PLATFORM", message=ending.attempt_over, out_of_memory=out_of_memory)
     if ending.stop is not None and ending.stop.reason == "TIME_LIMIT":
         return Verdict(cause="USER_LIMIT", message=_stopped(ending, ending.stop))

@@ -46,9 +46,7 @@ class Operators:
 
     def _act(self) -> None:
         chance = self._setting.chance
-        nodes = tuple(
-            chance.pick(chance.pick(self._machines).nodes).name for _ in range(chance.between(1, 2))
-        )
+        nodes = tuple(self._node() for _ in range(chance.between(1, 2)))
         if chance.healed:
             return
         if chance.roll(0.3):
@@ -58,8 +56,23 @@ class Operators:
             deadline_ms = None if after_ms is None else self._setting.time.now_ms() + after_ms
             drain = DrainNodes(nodes=nodes, by="op", reason="new fans", deadline_ms=deadline_ms)
             self._ask("drain", drain)
-        if chance.roll(0.6):
-            self._setting.later(chance.between(1_000, 90_000), lambda: self._open(nodes))
+        if chance.roll(0.4):
+            self._setting.later(chance.between(5_000, 120_000), lambda: self._open(nodes))
+
+    def _node(self) -> str:
+        """Pick a node, rather one that is in use: there it hurts."""
+        chance = self._setting.chance
+        in_use = sorted(
+            {
+                member.node
+                for _, attempt in self._truth.state.live_attempts()
+                for member in attempt.members
+                if not member.released
+            }
+        )
+        if in_use and chance.roll(0.7):
+            return chance.pick(in_use)
+        return chance.pick(chance.pick(self._machines).nodes).name
 
     def _open(self, nodes: tuple[str, ...]) -> None:
         self._ask("uncordon", UncordonNodes(nodes=nodes, by="op"))

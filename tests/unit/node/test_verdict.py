@@ -100,9 +100,11 @@ def test_a_clean_exit_after_a_stop_is_clean_but_not_after_the_time_limit() -> No
     assert (total.cause, "60 s" in total.message) == ("USER_LIMIT", False)
 
 
-def test_an_attempt_that_is_over_counts_before_all_else() -> None:
-    verdict = judge(ended(0, attempt_over="the server forgot it"), Evidence())
-    assert (verdict.cause, verdict.message) == ("PLATFORM", "the server forgot it")
+def test_an_attempt_that_is_over_counts_before_all_but_a_command_that_ended_well() -> None:
+    for how in ({"signal": 9}, {"code": 1}, {"signal": 9, "stop": stop("TIME_LIMIT", by=RUNNER)}):
+        verdict = judge(ended(**how, attempt_over="the server forgot it"), Evidence())
+        assert (verdict.cause, verdict.message) == ("PLATFORM", "the server forgot it")
+    assert judge(ended(0, attempt_over="the server forgot it"), Evidence()).cause is None
 
 
 def test_equal_crashes_have_equal_fingerprints() -> None:
