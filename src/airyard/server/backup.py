@@ -29,6 +29,8 @@ from airyard.server.config import Config, load_config
 from airyard.server.journal_place import FILE, MOVED, journal_database
 
 FORMAT = 1
+SHARED = PurePosixPath("shared")
+"""Below it lies in the archive what servers with a standby keep in their shared folder."""
 MANIFEST = "manifest.json"
 _OF_THE_PROCESS = frozenset({"lock", "start.lock", "endpoint.json", MOVED.name})
 _LEFT_OUT = frozenset({"logs", "mlflow", "tmp", "ray"})
@@ -49,6 +51,13 @@ def back_up(home: Path, config: Config, database: Database, file: Path) -> dict[
     if file.exists():
         raise Conflict(
             f"{file} is there already", code="BACKUP_EXISTS", fix="name a new file, or remove that one"
+        )
+    shared = _shared(config)
+    if shared is not None and not (shared / "server").is_dir():
+        raise NotFound(
+            f"there is no shared data folder of servers in {shared}",
+            code="NO_SHARED_FOLDER",
+            fix="mount what [standby] shared names: keys, code and secrets lie there",
         )
     partial = file.with_name(f".{file.name}.part")
     with tempfile.TemporaryDirectory(prefix=".airyard-backup-", dir=file.parent) as name:
@@ -75,6 +84,10 @@ def back_up(home: Path, config: Config, database: Database, file: Path) -> dict[
                 _add(archive, manifest, FILE.as_posix(), copy)
                 for path in _files(home, config):
                     _add(archive, manifest, path.relative_to(home).as_posix(), _still(path, work))
+                if shared is not None:
+                    for path in _server_files(shared):
+                        place = (SHARED / path.relative_to(shared)).as_posix()
+                        _add(archive, manifest, place, _still(path, work))
                 (work / MANIFEST).write_text(json.dumps(manifest))
                 archive.add(work / MANIFEST, MANIFEST)
             sync(partial)
@@ -105,10 +118,15 @@ def restore(file: Path, home: Path) -> dict[str, Any]:
         content = content_of(stored)
         if content.as_json() != {name: manifest["journal"].get(name) for name in content.as_json()}:
             raise _damaged(file, "its journal is not the one that was saved")
-        database = journal_database(load_config(None, home=fresh), fresh)
+        config = load_config(None, home=fresh)
+        shared = _place_shared(fresh, config)
+        database = journal_database(config, fresh)
         if not isinstance(database, SqliteDatabase):
             copy_journal(stored, database)
             (fresh / FILE).unlink()
+        if shared is not None:
+            shutil.copytree(fresh / SHARED, shared, dirs_exist_ok=True)
+            shutil.rmtree(fresh / SHARED)
         if home.exists():
             home.rmdir()
         fresh.rename(home)
@@ -117,6 +135,33 @@ def restore(file: Path, home: Path) -> dict[str, Any]:
         shutil.rmtree(fresh, ignore_errors=True)
     place = str(home / FILE) if isinstance(database, SqliteDatabase) else database.name
     return {**manifest, "files": len(manifest["files"]), "home": str(home), "place": place}
+
+
+def _shared(config: Config) -> Path | None:
+    return Path(config.standby.shared).absolute() if config.standby.shared is not None else None
+
+
+def _place_shared(fresh: Path, config: Config) -> Path | None:
+    """Return the folder to which the saved shared files go back; None when the archive has none.
+
+    Raises: UserError (``HOME_NOT_EMPTY``) when something is there already.
+    """
+    if not (fresh / SHARED).is_dir():
+        return None
+    shared = _shared(config)
+    if shared is None or shared.is_relative_to(fresh):
+        raise UserError(
+            "this backup has the files of a shared folder, and its configuration names none outside of it",
+            code="NO_SHARED_FOLDER",
+            fix="it was saved by a configuration given with --config; put it into the new place by hand",
+        )
+    if shared.exists() and any(shared.iterdir()):
+        raise UserError(
+            f"{shared}, the shared folder of its servers, is not empty",
+            code="HOME_NOT_EMPTY",
+            fix="move that folder away: keys, code and secrets of the backup go there",
+        )
+    return shared
 
 
 def _unpack(file: Path, folder: Path) -> dict[str, Any]:
@@ -158,6 +203,10 @@ def _files(home: Path, config: Config) -> Iterator[Path]:
     for path in (home / "config.toml", *_named(config)):
         if path.is_relative_to(home) and not path.is_relative_to(home / "server") and path.is_file():
             yield path
+    yield from _server_files(home)
+
+
+def _server_files(home: Path) -> Iterator[Path]:
     for top, folders, names in os.walk(home / "server"):
         here = Path(top)
         if here == home / "server":

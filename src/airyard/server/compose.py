@@ -243,7 +243,10 @@ class Server:
     def _engine(self, url: str, host: str) -> LocalEngine | RayEngine:
         engine = self._config.engine
         if engine.kind == "ray":
-            return make_ray_engine(engine, self._home, host=host, url=url, simulate=self._simulate)
+            standby = self._premises.shared is not None
+            return make_ray_engine(
+                engine, self._home, host=host, url=url, simulate=self._simulate, standby=standby
+            )
         return LocalEngine(
             self._data_home,
             server_url=",".join(self._servers(url)) if self._inherited is not None else url,

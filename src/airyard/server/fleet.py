@@ -22,7 +22,7 @@ from airyard.adapters import ray_command
 from airyard.adapters.ray_engine import Cluster, RayEngine
 from airyard.adapters.ray_head import RayHead
 from airyard.app.control import Control
-from airyard.app.leases import LONE_LEASE_S
+from airyard.app.leases import LONE_LEASE_S, STANDBY_LEASE_S
 from airyard.app.loop import ControlLoop
 from airyard.core.commands import EndReservation, MakeReservation
 from airyard.core.errors import Conflict, Denied, Fix, UserError
@@ -39,7 +39,7 @@ UNTIL_NOTE = "it leaves: airyard node join --until"
 
 
 def make_ray_engine(
-    config: EngineSection, home: Path, *, host: str, url: str, simulate: Mapping[str, int]
+    config: EngineSection, home: Path, *, host: str, url: str, simulate: Mapping[str, int], standby: bool
 ) -> RayEngine:
     """Return the engine of a fleet. ``host`` is where the server listens.
 
@@ -79,7 +79,7 @@ def make_ray_engine(
         cluster=cluster,
         server_url=url,
         own_offer=offer if config.ray.here else None,
-        lease_s=config.lease_seconds or LONE_LEASE_S,
+        lease_s=config.lease_seconds or (STANDBY_LEASE_S if standby else LONE_LEASE_S),
     )
 
 

@@ -220,6 +220,31 @@ def test_a_yard_on_postgres_comes_back_into_an_empty_database(
     assert not (other / "server" / "journal.db").exists()
 
 
+def test_what_servers_share_is_saved_and_comes_back_to_its_place(
+    home: Path, tmp_path: Path, postgres: PostgresServer, maintain: Maintain
+) -> None:
+    url, shared, archive = postgres.make_database(), tmp_path / "shared", tmp_path / "yard.tar.gz"
+    maintain(home, "migrate", "--to", url)
+    (home / "config.toml").write_text(f'[journal]\nurl = "{url}"\n[standby]\nshared = "{shared}"\n')
+    assert maintain(home, "backup", archive)["code"] == "NO_SHARED_FOLDER"
+    assert not archive.exists()
+    (shared / "server").mkdir(parents=True)
+    FernetSecretStore(shared / "server").put("ada", "team", "key", "a-shared-value", masked=True, now_ms=1)
+    (shared / "server" / "token").write_text("the token of both")
+    maintain(home, "backup", archive)
+    name = url.partition("?")[0].rpartition("/")[2]
+    postgres.psql(f"DROP DATABASE {name} WITH (FORCE)")
+    postgres.psql(f"CREATE DATABASE {name}")
+    other = tmp_path / "other"
+    assert maintain(other, "restore", archive)["code"] == "HOME_NOT_EMPTY"
+    assert not other.exists()
+    shared.rename(tmp_path / "lost")
+    maintain(other, "restore", archive)
+    assert FernetSecretStore(shared / "server").get("ada", "team", "key") == ("a-shared-value", True)
+    assert (shared / "server" / "token").read_text() == "the token of both"
+    assert not (other / "shared").exists()
+
+
 @pytest.mark.parametrize("damage", ["cut", "changed", "missing", "foreign", "escaping", "no archive"])
 def test_a_damaged_backup_is_refused_and_leaves_nothing(
     home: Path, tmp_path: Path, maintain: Maintain, damage: str
