@@ -85,8 +85,11 @@ class PostgresServer:
         if password is None:
             self._run("initdb", *arguments, "-A", "trust")
         else:
-            (self.folder / "password").write_text(password)
-            self._run("initdb", *arguments, "-A", "scram-sha-256", f"--pwfile={self.folder / 'password'}")
+            file = self.folder / "password"
+            file.write_text(password)
+            if self._account is not None:
+                os.chown(file, self._account.pw_uid, self._account.pw_gid)
+            self._run("initdb", *arguments, "-A", "scram-sha-256", f"--pwfile={file}")
 
     def _reachable(self, programs: Path) -> Path:
         """Return where the server's account finds the programs; copied there if need be."""

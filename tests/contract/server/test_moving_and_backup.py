@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 import tarfile
@@ -64,7 +65,11 @@ def maintain(capsys: pytest.CaptureFixture[str]) -> Maintain:
     """Do one thing as the command line does, and return the answer: what was found, or the error."""
 
     def do(home: Path, *arguments: object) -> dict[str, Any]:
-        code = maintenance.main(["--home", str(home), *map(str, arguments)])
+        mask = os.umask(0o022)
+        try:
+            code = maintenance.main(["--home", str(home), *map(str, arguments)])
+        finally:
+            os.umask(mask)  # it is made for a process of its own
         told = capsys.readouterr()
         found: dict[str, Any] = json.loads(told.err if code else told.out)
         return found["error"] if code else found
