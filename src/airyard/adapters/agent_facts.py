@@ -10,6 +10,7 @@ from typing import Any
 
 from airyard.core.cluster import Device, Machine, Node
 from airyard.core.commands import MachineSeen, MemberGone, SeenMember, SeenState
+from airyard.core.exit_reports import exit_of
 from airyard.core.ids import MemberKey
 from airyard.core.run import Cause, Exit, LogClose
 from airyard.ports.engine import ContainmentSeen, Fact, Sample, Samples
@@ -63,7 +64,8 @@ def _seen(item: Mapping[str, Any], now_ms: int) -> SeenMember:
     return SeenMember(
         key=key,
         state=state,
-        exit=_exit(record["exited"]),
+        # The runner's clock is taken for the server's.
+        exit=exit_of(record["exited"], int(record["exited"].get("at_ns", 0)) // 1_000_000),
         logs=LogClose(last_seq=int(logs["last_seq"]), sha256=str(logs["sha256"])) if logs else None,
     )
 
@@ -96,23 +98,4 @@ def _sample(item: Mapping[str, Any]) -> Sample:
         node=str(item["node"]),
         time_ms=int(item["time_ms"]),
         values={str(name): float(value) for name, value in item["values"].items()},
-    )
-
-
-def _exit(item: Mapping[str, Any]) -> Exit:
-    """Read the ``exited`` part of an exit record. The runner's clock is taken for the server's."""
-    cause = item.get("cause")
-    return Exit(
-        code=item.get("code"),
-        signal=item.get("signal"),
-        started=bool(item.get("started")),
-        cause=Cause(cause) if cause else None,
-        message=str(item.get("message", "")),
-        at_ms=int(item.get("at_ns", 0)) // 1_000_000,
-        duration_ms=int(item.get("duration_ms", 0)),
-        out_of_memory=bool(item.get("out_of_memory")),
-        address_in_use=bool(item.get("address_in_use")),
-        stop_reason=str(item.get("stop_reason") or ""),
-        permanent=bool(item.get("permanent")),
-        fingerprint=str(item.get("fingerprint", "")),
     )

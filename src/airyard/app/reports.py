@@ -11,8 +11,9 @@ from typing import Any
 
 from airyard.core.commands import Report, ReportKind
 from airyard.core.errors import UserError
+from airyard.core.exit_reports import exit_of
 from airyard.core.meeting import Meeting
-from airyard.core.run import Cause, Checkpoint, Exit, LogClose
+from airyard.core.run import Checkpoint, LogClose
 
 MAX_ADDRESSES = 32
 MAX_NETWORK_CHARACTERS = 300
@@ -62,25 +63,4 @@ def _meeting(item: Mapping[str, Any] | None) -> Meeting | None:
         port=int(item["port"]),
         rdma=bool(item.get("rdma")),
         network=str(item.get("network") or "")[:MAX_NETWORK_CHARACTERS],
-    )
-
-
-def exit_of(item: Mapping[str, Any], at_ms: int) -> Exit:
-    """Read an EXITED report or the ``exited`` part of an exit record."""
-    cause = item.get("cause")
-    return Exit(
-        code=item.get("code"),
-        signal=item.get("signal"),
-        started=bool(item.get("started")),
-        cause=Cause(cause) if cause else None,
-        message=str(item.get("message", "")),
-        at_ms=at_ms,
-        duration_ms=int(item.get("duration_ms", 0)),
-        out_of_memory=bool(item.get("out_of_memory")),
-        address_in_use=bool(item.get("address_in_use")),
-        stop_reason=str(item.get("stop_reason") or ""),
-        permanent=bool(item.get("permanent")),
-        fingerprint=str(item.get("fingerprint", "")),
-        fault=str(item.get("fault") or ""),
-        fault_message=str(item.get("fault_message") or ""),
     )

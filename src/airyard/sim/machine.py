@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from airyard.app.reports import exit_of
 from airyard.core.actions import StartMember
 from airyard.core.cluster import Machine, Node
 from airyard.core.commands import MachineSeen, MemberGone, SeenMember, SeenState
+from airyard.core.exit_reports import exit_of
 from airyard.core.ids import MemberKey
 from airyard.core.run import Cause, Exit, LogClose
 from airyard.node import lease
