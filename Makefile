@@ -48,6 +48,15 @@ demo: $(READY) ## start a server with simulated GPUs, train on two nodes, follow
 test: lint types imports ## check, then the whole test suite
 	$(BIN)/pytest --durations=10
 
+# Tests say what they miss and are skipped without it; no daemon is left running by the installation.
+.PHONY: packages
+packages: ## on Debian, as root: install the daemons that some tests start (requirements/debian.txt)
+	@wanted=$$(grep -v '^#' requirements/debian.txt | while read -r name; do \
+	  dpkg-query -W -f='$${db:Status-Status}' "$$name" 2>/dev/null | grep -qx installed || echo "$$name"; done); \
+	if [ -n "$$wanted" ]; then \
+	  export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1; \
+	  apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends $$wanted > /dev/null; fi
+
 .PHONY: check
 check: lint types imports architecture ## style, types, import direction, tidiness: everything fast
 
