@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import selectors
 import socket
 import threading
@@ -19,6 +18,7 @@ from typing import Any
 
 from airyard.adapters.agent_dialogue import Dialogue, OtherVersion
 from airyard.adapters.agent_process import connected, start_agent
+from airyard.adapters.line_stream import READ_BYTES, LineBuffer, Waker
 from airyard.core.actions import ForgetMember, KillMember, ShipLogs, StartMember
 from airyard.core.errors import Unavailable
 from airyard.ports.engine import Fact, FactSink
@@ -28,7 +28,6 @@ _HELLO_TIMEOUT_S = 60.0
 _TIDY_TIMEOUT_S = 300.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
-_READ_BYTES = 256 * 1024
 
 
 class LocalEngine:
@@ -48,6 +47,7 @@ class LocalEngine:
         self._home = home.absolute()
         self.lease_s = lease_s
         self._sink: FactSink | None = None
+        self._waker = Waker()
         self._dialogue = Dialogue(
             server_url=server_url,
             config={
@@ -56,14 +56,22 @@ class LocalEngine:
                 "system_gpu_lock_folder": str(gpu_lock_folder) if gpu_lock_folder else None,
             },
             tell=self._tell,
-            wake=self._wake,
+            wake=self._waker.wake,
             now_ms=now_ms,
         )
         self._closing = False
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="local-engine", daemon=True)
 
     # --- the port
+
+    @property
+    def is_fleet(self) -> bool:
+        """See ``Engine``: this is one machine."""
+        return False
+
+    def await_ready(self) -> bool:
+        """See ``Engine``: the machine is this one."""
+        return True
 
     def connect(self, sink: FactSink) -> None:
         """Start the agent if there is none and begin to deliver facts."""
@@ -121,7 +129,7 @@ class LocalEngine:
             stream.sendall(json.dumps({"id": 1, **request}).encode() + b"\n")
             buffer = b""
             while not buffer.endswith(b"\n"):
-                data = stream.recv(_READ_BYTES)
+                data = stream.recv(READ_BYTES)
                 if not data:
                     raise ValueError("the connection was cut")
                 buffer += data
@@ -131,26 +139,22 @@ class LocalEngine:
     def close(self) -> None:
         """Stop delivering facts. The agent and all members live on."""
         self._closing = True
-        self._wake()
+        self._waker.wake()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
 
     def stop_agent(self) -> None:
-        """Have the agent end, too (``airyard down``); members live on. No agent is fine."""
+        """See ``Engine``. No agent is fine."""
         self.close()
         with contextlib.suppress(OSError), connected(self._home) as stream:
             stream.settimeout(_CONNECT_TIMEOUT_S)
             stream.sendall(b'{"id":0,"op":"stop"}\n')
-            while stream.recv(_READ_BYTES):
+            while stream.recv(READ_BYTES):
                 pass
 
     def _tell(self, fact: Fact) -> None:
         assert self._sink is not None
         self._sink(fact)
-
-    def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._wake_write, b"x")
 
     # --- the connection's thread
 
@@ -198,25 +202,21 @@ class LocalEngine:
         """Say hello, then carry requests out and facts in until the connection ends or ``close``."""
         stream.settimeout(_HELLO_TIMEOUT_S)
         stream.sendall(self._dialogue.begin())
-        buffer = bytearray()
+        buffer = LineBuffer()
         with selectors.DefaultSelector() as selector:
             selector.register(stream, selectors.EVENT_READ)
-            selector.register(self._wake_read, selectors.EVENT_READ)
+            selector.register(self._waker, selectors.EVENT_READ)
             while not self._closing:
                 if lines := self._dialogue.outgoing():
                     stream.sendall(lines)
                 ready = {key.fileobj for key, _ in selector.select()}
-                if self._wake_read in ready:
-                    with contextlib.suppress(BlockingIOError):
-                        os.read(self._wake_read, 4096)
+                if self._waker in ready:
+                    self._waker.drain()
                 if stream in ready:
-                    data = stream.recv(_READ_BYTES)
+                    data = stream.recv(READ_BYTES)
                     if not data:
                         return
-                    buffer += data
-                    while (end := buffer.find(b"\n")) >= 0:
-                        line = bytes(buffer[:end])
-                        del buffer[: end + 1]
+                    for line in buffer.feed(data):
                         self._on_line(line, stream)
 
     def _on_line(self, line: bytes, stream: socket.socket) -> None:

@@ -8,7 +8,6 @@ A machine that is away is no dead machine: its agent and runners need neither Ra
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import selectors
@@ -18,8 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from concurrent.futures import wait as wait_for_futures
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,19 +25,20 @@ import structlog
 
 from airyard.adapters import ray_command
 from airyard.adapters.agent_dialogue import Dialogue
+from airyard.adapters.dialogues import ASK_S, TIDY_S, Answers, Dialogues, any_ready, ask_all, tidied
+from airyard.adapters.line_stream import READ_BYTES, LineBuffer, Waker
 from airyard.adapters.ray_head import RayHead
 from airyard.core.actions import ForgetMember, KillMember, ShipLogs, StartMember
-from airyard.core.errors import AiryardError
+from airyard.core.errors import AiryardError, Unavailable
 from airyard.ports.engine import Fact, FactSink
 
 LEASE_S = 600.0
-_ASK_S = 10.0
-_TIDY_S = 300.0
+FIRST_RAY_S = 80.0
+"""A head of Ray that starts takes 5 s on a quiet machine, half a minute on a busy one."""
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 10.0
 _BRIDGE_END_S = 5.0
 _AGENT_END_S = 5.0
-_READ_BYTES = 256 * 1024
 
 _log = structlog.get_logger("airyard.ray")
 
@@ -65,7 +63,7 @@ class _Channel:
     machine_id: str
     """What the machine's data folder is known by: made at its first join."""
     own: bool
-    buffer: bytearray
+    buffer: LineBuffer
 
 
 class RayEngine:
@@ -97,14 +95,29 @@ class RayEngine:
         """Why there is no Ray now; empty while there is."""
         self._sink: FactSink | None = None
         self._lock = threading.Lock()
-        self._dialogues: dict[str, Dialogue] = {}
+        self._dialogues = Dialogues(self._new_dialogue)
         self._channels: dict[str, _Channel] = {}
         self._leaving: bytes = b""
         self._closing = self._stopping = False
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._waker = Waker()
         self._thread = threading.Thread(target=self._run, name="ray-engine", daemon=True)
 
     # --- the port
+
+    @property
+    def is_fleet(self) -> bool:
+        """See ``Engine``: machines come and go."""
+        return True
+
+    def await_ready(self) -> bool:
+        """See ``Engine``: wait for Ray; then for the server's own machine, where that runs members."""
+        if not self.ready.wait(FIRST_RAY_S):
+            raise Unavailable(
+                f"Ray could not be reached: {self.problem or f'no answer within {FIRST_RAY_S:g} s'}",
+                code="RAY_AWAY",
+                fix=f"look at {self._home / 'server' / 'ray'}: keeper.log, bridge.log",
+            )
+        return self._own_offer is not None
 
     def connect(self, sink: FactSink) -> None:
         """Have Ray running where that is this server's business, and begin to deliver facts."""
@@ -113,19 +126,19 @@ class RayEngine:
 
     def start(self, action: StartMember, token: str) -> None:
         """See ``Engine``."""
-        self._dialogue(action.machine).start(action, token)
+        self._dialogues.of(action.machine).start(action, token)
 
     def kill(self, action: KillMember) -> None:
         """See ``Engine``."""
-        self._dialogue(action.machine).kill(action)
+        self._dialogues.of(action.machine).kill(action)
 
     def ship(self, action: ShipLogs, token: str) -> None:
         """See ``Engine``."""
-        self._dialogue(action.machine).ship(action, token)
+        self._dialogues.of(action.machine).ship(action, token)
 
     def forget(self, action: ForgetMember) -> None:
         """See ``Engine``."""
-        self._dialogue(action.machine).forget(action)
+        self._dialogues.of(action.machine).forget(action)
 
     def renew(self) -> None:
         """See ``Engine``."""
@@ -134,31 +147,26 @@ class RayEngine:
 
     def warm(self, base: Mapping[str, Any]) -> None:
         """See ``Engine``. Only of machines that are there now."""
-        self._ask_all("warm", _ASK_S, base=dict(base))
+        self._ask_all("warm", ASK_S, base=dict(base))
 
     def has_environment(self, environment: Mapping[str, Any]) -> bool | None:
         """See ``Engine``: True as soon as one machine has it."""
-        results = self._ask_all("has_environment", _ASK_S, environment=dict(environment))
-        ready = [bool(answer["result"]["ready"]) for answer in results if answer["ok"]]
-        return any(ready) if ready else None
+        return any_ready(self._ask_all("has_environment", ASK_S, environment=dict(environment)))
 
     def tidy(self, *, age_ms: int | None, cap_bytes: int | None, dry_run: bool) -> Mapping[str, Any]:
         """See ``Engine``: the sum over all machines that are there."""
-        results = self._ask_all("tidy", _TIDY_S, age_ms=age_ms, cap_bytes=cap_bytes, dry_run=dry_run)
-        done = [answer["result"] for answer in results if answer["ok"]]
-        if not done:
-            return {"away": self.problem or "no machine answered"}
-        return {name: sum(int(each[name]) for each in done) for name in ("count", "bytes")}
+        answers = self._ask_all("tidy", TIDY_S, age_ms=age_ms, cap_bytes=cap_bytes, dry_run=dry_run)
+        return tidied(answers, self.problem)
 
     def close(self) -> None:
         """Stop delivering facts. Ray, the agents and all members live on."""
         self._closing = True
-        self._wake()
+        self._waker.wake()
         if self._thread.is_alive():
             self._thread.join(timeout=_BRIDGE_END_S + 2)
 
     def stop_agent(self) -> None:
-        """End what this server keeps on its own machine (``airyard down``): its agent, and its head.
+        """See ``Engine``: what this server keeps on its own machine is its agent, and its head.
 
         Other machines stay joined to nothing until the server is back; members live on.
         """
@@ -166,7 +174,7 @@ class RayEngine:
         self._stopping = True
         if own:
             self._leaving = b'{"id":-1,"op":"stop"}\n'
-            self._wake()
+            self._waker.wake()
             deadline = time.monotonic() + _AGENT_END_S
             while any(channel.id in self._channels for channel in own) and time.monotonic() < deadline:
                 time.sleep(0.02)
@@ -188,39 +196,26 @@ class RayEngine:
         """Return the machines that can be reached now: name -> id."""
         return {channel.dialogue.machine: channel.machine_id for channel in self._connected()}
 
-    def _dialogue(self, machine: str) -> Dialogue:
-        """Return the conversation with a machine, of which perhaps nothing has been heard yet."""
-        with self._lock:
-            found = self._dialogues.get(machine)
-            if found is None:
-                found = self._dialogues[machine] = Dialogue(
-                    server_url=self._server_url,
-                    config={},
-                    tell=self._tell,
-                    wake=self._wake,
-                    now_ms=self._now_ms,
-                    same_version=False,
-                )
-            return found
+    def _new_dialogue(self, machine: str) -> Dialogue:
+        return Dialogue(
+            server_url=self._server_url,
+            config={},
+            tell=self._tell,
+            wake=self._waker.wake,
+            now_ms=self._now_ms,
+            same_version=False,
+        )
 
     def _connected(self) -> list[_Channel]:
         with self._lock:
             return list(self._channels.values())
 
-    def _ask_all(self, op: str, timeout_s: float, **fields: Any) -> list[dict[str, Any]]:
-        futures: list[Future[dict[str, Any]]] = [
-            channel.dialogue.call(op, **fields) for channel in self._connected()
-        ]
-        done, _ = wait_for_futures(futures, timeout_s)
-        return [future.result() for future in done if future.exception() is None]
+    def _ask_all(self, op: str, timeout_s: float, **fields: Any) -> Answers:
+        return ask_all((channel.dialogue for channel in self._connected()), op, timeout_s, **fields)
 
     def _tell(self, fact: Fact) -> None:
         assert self._sink is not None
         self._sink(fact)
-
-    def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._wake_write, b"x")
 
     # --- the bridge's thread
 
@@ -289,26 +284,22 @@ class RayEngine:
             )
 
     def _converse(self, stream: socket.socket) -> None:
-        buffer = bytearray()
+        buffer = LineBuffer()
         with selectors.DefaultSelector() as selector:
             selector.register(stream, selectors.EVENT_READ)
-            selector.register(self._wake_read, selectors.EVENT_READ)
+            selector.register(self._waker, selectors.EVENT_READ)
             while not self._closing:
                 if lines := self._outgoing():
                     stream.sendall(lines)
                 ready = {key.fileobj for key, _ in selector.select()}
-                if self._wake_read in ready:
-                    with contextlib.suppress(BlockingIOError):
-                        os.read(self._wake_read, 4096)
+                if self._waker in ready:
+                    self._waker.drain()
                 if stream in ready:
-                    data = stream.recv(_READ_BYTES)
+                    data = stream.recv(READ_BYTES)
                     if not data:
                         raise ValueError("the bridge ended; server/ray/bridge.log may say why")
-                    buffer += data
-                    while (end := buffer.find(b"\n")) >= 0:
-                        message = json.loads(bytes(buffer[:end]))
-                        del buffer[: end + 1]
-                        if answer := self._on_event(message):
+                    for line in buffer.feed(data):
+                        if answer := self._on_event(json.loads(line)):
                             stream.sendall(answer)
 
     def _outgoing(self) -> bytes:
@@ -354,15 +345,13 @@ class RayEngine:
             "address": offer.get("address") or message["address"],
             "labels": {**message["labels"], **(offer.get("labels") or {})},
         }
-        holder = next(
-            (each for each in self._connected() if each.dialogue is self._dialogues.get(name)), None
-        )
+        dialogue = self._dialogues.of(name)
+        holder = next((each for each in self._connected() if each.dialogue is dialogue), None)
         if holder is not None:
             if (holder.home, holder.machine_id, holder.own) != (about["home"], machine_id, own):
                 _log.warning("machine_name_taken", machine=name, home=about["home"], held_by=holder.home)
                 return _to(channel, b"", do="leave")
             self._on_down(holder.id, "it is back under another number")
-        dialogue = self._dialogue(name)
         with self._lock:
             self._channels[channel] = _Channel(
                 id=channel,
@@ -370,7 +359,7 @@ class RayEngine:
                 home=str(about["home"]),
                 machine_id=machine_id,
                 own=own,
-                buffer=bytearray(),
+                buffer=LineBuffer(),
             )
         _log.info("machine_up", machine=name, address=config["address"], version=about["version"])
         return _to(channel, dialogue.begin(server_url=offer.get("server_url"), config=config))
@@ -391,10 +380,7 @@ class RayEngine:
         found = self._channels.get(channel)
         if found is None:
             return b""
-        found.buffer += data.encode("latin-1")
-        while (end := found.buffer.find(b"\n")) >= 0:
-            line = bytes(found.buffer[:end])
-            del found.buffer[: end + 1]
+        for line in found.buffer.feed(data.encode("latin-1")):
             try:
                 found.dialogue.on_line(line)
             except (ValueError, KeyError) as error:

@@ -57,6 +57,18 @@ class Engine(Protocol):
         """How long a runner lets its member run without the server; None: death is always proved (one machine)."""
         ...
 
+    @property
+    def is_fleet(self) -> bool:
+        """True where machines come and go: those that the journal knows are away until they say hello."""
+        ...
+
+    def await_ready(self) -> bool:
+        """Wait until machines can be had at all; return whether one has to say hello before a submit can be judged.
+
+        Raises: Unavailable when they cannot be had. Blocks; called after ``connect``.
+        """
+        ...
+
     def connect(self, sink: FactSink) -> None:
         """Begin to deliver facts to ``sink``; a MachineSeen first, again after every reconnection."""
         ...
@@ -107,4 +119,8 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Stop delivering facts; members live on."""
+        ...
+
+    def stop_agent(self) -> None:
+        """End what is kept on the server's own machine for it (``airyard down``), and close; members live on."""
         ...

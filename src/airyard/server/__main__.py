@@ -42,7 +42,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--host", default=None, help="address to listen on (default: 127.0.0.1)")
     parser.add_argument(
-        "--engine", choices=["local", "ray"], default=None, help="ray: a fleet (default: this machine alone)"
+        "--engine",
+        choices=["local", "ray", "dev"],
+        default=None,
+        help="ray: a fleet; dev: simulated machines, see `airyard dev fleet` (default: this machine alone)",
     )
     parser.add_argument(
         "--ray-address",

@@ -25,9 +25,7 @@ from fastapi.responses import RedirectResponse
 
 from airyard.adapters.blob_files import FileBlobStore
 from airyard.adapters.estimates_sql import SqlEstimateStore
-from airyard.adapters.local_engine import LocalEngine
 from airyard.adapters.log_files import FileLogStore
-from airyard.adapters.ray_engine import RayEngine
 from airyard.adapters.read_store_sql import SqlReadStore
 from airyard.adapters.secrets_fernet import FernetSecretStore
 from airyard.adapters.system_clock import SystemClock
@@ -45,8 +43,9 @@ from airyard.core.ids import AttemptKey
 from airyard.core.run import RunState
 from airyard.core.tracking_alias import alias_of
 from airyard.core.workload import DEFAULT_ENVIRONMENT_VERSION, Workload
+from airyard.ports.engine import Engine
 from airyard.ports.journal import Journal
-from airyard.server import routes_fleet, routes_runner, sources
+from airyard.server import routes_runner, sources
 from airyard.server.app import create_app
 from airyard.server.audit import AuditLog
 from airyard.server.auth import Gatekeeper
@@ -55,8 +54,8 @@ from airyard.server.configured_policy import declare_configured, read_configured
 from airyard.server.context import AccessParts, Principal, ServerContext
 from airyard.server.doors import Doors, named_host, serve
 from airyard.server.effects import Effects
+from airyard.server.engines import EngineParts, EnginePlace, make_engine
 from airyard.server.estimates import EstimateKeeper
-from airyard.server.fleet import FleetDesk, make_ray_engine
 from airyard.server.garbage import Collector
 from airyard.server.housekeeping import Housekeeper
 from airyard.server.journal_place import journal_database
@@ -73,8 +72,6 @@ from airyard.server.tracking import TrackingParts
 from airyard.server.tracking_rights import note_proxied, person_scope
 
 FIRST_HELLO_S = 30.0
-FIRST_RAY_S = 80.0
-"""A head of Ray that starts takes 5 s on a quiet machine, half a minute on a busy one."""
 HOME_CHECK_S = 1.0
 EXIT_HOME_REMOVED = 7
 SESSION_COOKIE = "airyard_session"
@@ -133,7 +130,8 @@ class Server:
             tracking = TrackingParts(self._config.tracking.uri, folder / "mlflow")
             logs = led_logs(self._inherited, folder / "logs")
             gatekeeper = self._gatekeeper(parts)
-            engine = self._engine(url, host)
+            made = self._engine(url, host)
+            engine = made.engine
             effects = Effects(
                 engine=engine,
                 worker=tracking.worker,
@@ -153,7 +151,7 @@ class Server:
             parts.callback(tracking.stop)
             loop.start(warm)
             parts.callback(loop.stop)
-            if isinstance(engine, RayEngine):
+            if engine.is_fleet:
                 _take_for_away(loop)
             leases = self._keep_leases(loop, changes, engine.lease_s, parts)
             effects.start(loop)
@@ -175,9 +173,8 @@ class Server:
             keeper.start()
             parts.callback(keeper.stop)
             app = self._app(context, gatekeeper, tracking, url, leases)
-            if isinstance(engine, RayEngine):
-                fleet = FleetDesk(engine, loop, host=host, now_ms=self._clock.now_ms, by=context.owner)
-                app.include_router(routes_fleet.router(fleet))
+            if made.routes is not None:
+                app.include_router(made.routes(loop, self._clock, context.owner))
             collector = Collector()
             collector.start()
             parts.callback(collector.stop)
@@ -240,21 +237,17 @@ class Server:
             return self._config.environments[version].python or ""
         return self._config.python_of(version)
 
-    def _engine(self, url: str, host: str) -> LocalEngine | RayEngine:
-        engine = self._config.engine
-        if engine.kind == "ray":
-            standby = self._premises.shared is not None
-            return make_ray_engine(
-                engine, self._home, host=host, url=url, simulate=self._simulate, standby=standby
-            )
-        return LocalEngine(
-            self._data_home,
-            server_url=",".join(self._servers(url)) if self._inherited is not None else url,
+    def _engine(self, url: str, host: str) -> EngineParts:
+        place = EnginePlace(
+            home=self._home,
+            data_home=self._data_home,
+            host=host,
+            url=url,
+            urls=",".join(self._servers(url)) if self._inherited is not None else url,
+            standby=self._premises.shared is not None,
             simulate=self._simulate,
-            cpu_slots=engine.cpu_slots,
-            gpu_lock_folder=Path(engine.system_gpu_lock_folder) if engine.system_gpu_lock_folder else None,
-            lease_s=engine.lease_seconds,
         )
+        return make_engine(self._config.engine, place)
 
     def _context(
         self,
@@ -320,24 +313,14 @@ class Server:
             insecure=self._doors.insecure,
         )
 
-    def _await_first_hello(
-        self, loop: ControlLoop, effects: Effects, engine: LocalEngine | RayEngine
-    ) -> None:
+    def _await_first_hello(self, loop: ControlLoop, effects: Effects, engine: Engine) -> None:
         """Wait until the machine's nodes as they are now are known, so that the first submit is judged by them.
 
         A fleet whose machines the journal knows is not waited for: its runners wait for this server.
         """
-        if isinstance(engine, RayEngine):
-            if loop.query(lambda control: bool(control.state.machines)).result(timeout=10):
-                return
-            if not engine.ready.wait(FIRST_RAY_S):
-                raise Unavailable(
-                    f"Ray could not be reached: {engine.problem or f'no answer within {FIRST_RAY_S:g} s'}",
-                    code="RAY_AWAY",
-                    fix=f"look at {self._premises.folder / 'ray'}: keeper.log, bridge.log",
-                )
-            if not self._config.engine.ray.here:
-                return
+        known = loop.query(lambda control: bool(control.state.machines)).result(timeout=10)
+        if (engine.is_fleet and known) or not engine.await_ready():
+            return
         pause = threading.Event()
         for _ in range(int(FIRST_HELLO_S / 0.02)):
             if effects.greeted.is_set() and loop.query(_knows_a_live_machine).result(timeout=10):
@@ -519,7 +502,7 @@ def _has_live_attempts(control: Control) -> bool:
 
 
 @contextlib.contextmanager
-def _stopping_the_agent_on_failure(loop: ControlLoop, engine: LocalEngine | RayEngine) -> Iterator[None]:
+def _stopping_the_agent_on_failure(loop: ControlLoop, engine: Engine) -> Iterator[None]:
     """A start that is refused leaves no agent behind that nobody would stop, unless runs need it."""
     try:
         yield

@@ -61,7 +61,8 @@ class RaySection(_Section):
 class EngineSection(_Section):
     """What runs members, and which nodes this machine offers."""
 
-    kind: Literal["local", "ray"] = "local"
+    kind: Literal["local", "ray", "dev"] = "local"
+    """``dev``: the simulated machines of ``airyard dev fleet``."""
     ray: RaySection = RaySection()
     cpu_slots: Annotated[int, Field(ge=1, le=4096)] | None = None
     simulate: dict[str, Annotated[int, Field(ge=1)]] = {}

@@ -1,0 +1,78 @@
+"""The engine that a configuration asks for, with what the server has beside it.
+
+Owns: which engine serves which kind. Must not know: what the engines do, the order of a start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import APIRouter
+
+from airyard.adapters.dev_engine import DevEngine
+from airyard.adapters.local_engine import LocalEngine
+from airyard.app.leases import STANDBY_LEASE_S
+from airyard.app.loop import ControlLoop
+from airyard.ports.clock import Clock
+from airyard.ports.engine import Engine
+from airyard.server import routes_fleet
+from airyard.server.config import EngineSection
+from airyard.server.fleet import FleetDesk, make_ray_engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePlace:
+    """Where an engine works: the data folder, and how the server is reached from its runners."""
+
+    home: Path
+    """This server's own data folder."""
+    data_home: Path
+    """The one that it may share with a standby."""
+    host: str
+    url: str
+    urls: str
+    """All servers of the yard, with commas between them."""
+    standby: bool
+    simulate: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineParts:
+    """An engine, and the routes by which machines join it, where they do so themselves."""
+
+    engine: Engine
+    routes: Callable[[ControlLoop, Clock, str], APIRouter] | None = None
+    """Of the loop, the clock, and in whose name machines that leave are closed."""
+
+
+def make_engine(config: EngineSection, place: EnginePlace) -> EngineParts:
+    """Return the engine of this kind. Raises: UserError for what it needs and does not find."""
+    if config.kind == "ray":
+        return _ray(config, place)
+    if config.kind == "dev":
+        lease_s = config.lease_seconds or STANDBY_LEASE_S
+        return EngineParts(engine=DevEngine(place.home, server_url=place.url, lease_s=lease_s))
+    locks = config.system_gpu_lock_folder
+    return EngineParts(
+        engine=LocalEngine(
+            place.data_home,
+            server_url=place.urls,
+            simulate=place.simulate,
+            cpu_slots=config.cpu_slots,
+            gpu_lock_folder=Path(locks) if locks else None,
+            lease_s=config.lease_seconds,
+        )
+    )
+
+
+def _ray(config: EngineSection, place: EnginePlace) -> EngineParts:
+    engine = make_ray_engine(
+        config, place.home, host=place.host, url=place.url, simulate=place.simulate, standby=place.standby
+    )
+
+    def routes(loop: ControlLoop, clock: Clock, by: str) -> APIRouter:
+        return routes_fleet.router(FleetDesk(engine, loop, host=place.host, now_ms=clock.now_ms, by=by))
+
+    return EngineParts(engine=engine, routes=routes)
