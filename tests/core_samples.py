@@ -10,7 +10,8 @@ import json
 
 from airyard.core import codec
 from airyard.core import events as e
-from airyard.core.access.roles import Kind, Scope
+from airyard.core.access.logins import Login
+from airyard.core.access.roles import Kind, Role, Scope
 from airyard.core.access.tokens import Token
 from airyard.core.cluster import Device, Machine, Node
 from airyard.core.meeting import Meeting
@@ -118,6 +119,7 @@ TOKEN = Token(
     gpu_hours=2.5,
     revoked_ms=40,
     revoked_by="ada",
+    login=Login(issuer="https://id.example.org", subject="17", role=Role.OPERATOR, groups=("vision",)),
 )
 EXIT = Exit(
     code=3,

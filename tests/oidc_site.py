@@ -1,4 +1,4 @@
-"""A login provider: django-oauth-toolkit, set up with people and clients for tests. Run as a program by ``oidc_provider``.
+"""A login provider: django-oauth-toolkit with people and clients for tests. Run as a program by ``oidc_provider``.
 
 Owns: the settings of that site, and a way in for the tests (below ``/test``). The protocol is the toolkit's own: codes
 with PKCE, the device flow, keys. Two things it leaves to its users are added here: an ID token at the end of the device

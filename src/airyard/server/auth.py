@@ -122,7 +122,7 @@ class Gatekeeper:
 
     def _of_token(self, token: Token) -> Principal | None:
         """Return who holds a token; nobody when it counts no more, or its user is not known any more."""
-        person = self._people().find(token.user) if token.counts(self._now_ms()) else None
+        person = self._people().holder(token) if token.counts(self._now_ms()) else None
         if person is None:
             return None
         return Principal(
@@ -159,9 +159,18 @@ class Gatekeeper:
                     code="LINK_EXPIRED",
                     fix=Fix(text="ask for a new one", command="airyard open ID"),
                 )
-            session = secrets.token_urlsafe(32)
-            self._sessions[session] = time.monotonic() + SESSION_S, link[1]
-            return session
+            return self._new_session(link[1])
+
+    def session_of(self, token_id: str) -> str:
+        """Return a session cookie for the holder of a token; it ends with the token."""
+        with self._lock:
+            _drop_old(self._sessions)
+            return self._new_session(token_id)
+
+    def _new_session(self, token_id: str) -> str:
+        session = secrets.token_urlsafe(32)
+        self._sessions[session] = time.monotonic() + SESSION_S, token_id
+        return session
 
     def _by_session(self, session: str) -> Principal | None:
         """Return whose session it is; that of a token ends with the token."""
@@ -193,7 +202,8 @@ def unauthenticated(*, given: bool) -> Denied:
             "the token was not accepted" if given else "this request carries no token",
             code="UNAUTHENTICATED",
             fix=Fix(
-                text="on the server's machine the token is in <home>/server/token; elsewhere set AIRYARD_TOKEN"
+                text="on the server's machine the token is in <home>/server/token; elsewhere `airyard login`, or "
+                "set AIRYARD_TOKEN"
             ),
         )
     )
@@ -206,7 +216,9 @@ def _over(token: Token) -> Denied:
         Denied(
             f"token {token.token_id} ({token.name}) of {token.user} {what}",
             code="TOKEN_NOT_VALID",
-            fix=Fix(text="ask for a new one", command="airyard token create"),
+            fix=Fix(text="log in again", command="airyard login")
+            if token.login is not None
+            else Fix(text="ask for a new one", command="airyard token create"),
         )
     )
 

@@ -36,7 +36,10 @@ async def create_token(context: Context, caller: Caller, body: wire.TokenRequest
     principal = caller.principal
     user = body.user or principal.name
     require(principal, Verb.CREATE, Thing.TOKEN, Facts(owner=user))
-    person = context.access.people().find(user)
+    parent = await _token(context, principal.token_id)
+    own = parent if user == principal.name else None
+    people = context.access.people()
+    person = people.holder(own) if own is not None else people.find(user)
     if person is None:
         raise UserError(
             f"there is no user {user!r} in this yard",
@@ -45,7 +48,6 @@ async def create_token(context: Context, caller: Caller, body: wire.TokenRequest
         )
     now_ms = context.clock.now_ms()
     expires_ms = now_ms + body.expires_s * 1000 if body.expires_s is not None else None
-    parent = await _token(context, principal.token_id)
     _check_width(principal, parent, body, expires_ms)
     token_id, text = fresh_token()
     token = Token(
@@ -60,6 +62,7 @@ async def create_token(context: Context, caller: Caller, body: wire.TokenRequest
         project=body.project,
         expires_ms=expires_ms,
         gpu_hours=body.gpu_hours_limit,
+        login=own.login if own is not None else None,
     )
     await ask(context, CreateToken(token=token))
     return {"token": _document(context, token, Spent(at_ms=now_ms)), "secret": text}
@@ -167,7 +170,7 @@ def _document(context: ServerContext, token: Token, spent: Spent) -> Document:
         "revoked_at": rfc3339(token.revoked_ms),
         "revoked_by": token.revoked_by or None,
         "last_used_at": rfc3339(context.access.used_ms.get(token.token_id)),
-        "valid": token.counts(now_ms) and context.access.people().find(token.user) is not None,
+        "valid": token.counts(now_ms) and context.access.people().holder(token) is not None,
         "gpu_hours_limit": token.gpu_hours,
         "gpu_hours_used": round(spent.hours(now_ms), 3),
     }

@@ -5,12 +5,12 @@ Owns: the fields and the reading of that file. Must not know: tokens, the server
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
+from airyard.core.access.logins import USER_NAME
 from airyard.core.access.people import People, Person, PoolRights
 from airyard.core.access.roles import Kind, Role
 from airyard.core.errors import UserError
@@ -36,7 +36,7 @@ def _kind(value: Any) -> Kind:
 
 
 def _name(value: str) -> str:
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}", value):
+    if USER_NAME.fullmatch(value):
         return value
     return refuse(f"{quoted(value)} is no name of a user: letters, digits, '.', '_', '-', '+' and '@'")
 
@@ -52,6 +52,7 @@ class PersonBlock(Block):
     role: RoleName | None = setting("What the user is in this yard.", shown_default="user")
     kind: KindName | None = setting("Whether a human stands behind the name.", shown_default="person")
     groups: list[NotBlank] | None = setting("Groups, which rights may be granted to.", shown_default="none")
+    active: bool | None = setting("Whether the user gets in at all.", shown_default="true")
 
 
 class PoolRightsBlock(Block):
@@ -106,6 +107,7 @@ def _person(name: str, block: PersonBlock) -> Person:
         role=block.role or Role.USER,
         kind=block.kind or Kind.PERSON,
         groups=frozenset(block.groups or ()),
+        active=block.active is not False,
     )
 
 

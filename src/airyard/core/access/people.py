@@ -6,20 +6,22 @@ Owns: the records of a users file. Must not know: files, tokens, what a role may
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airyard.core.access.principals import Principal
 from airyard.core.access.roles import Kind, Role
+from airyard.core.access.tokens import Token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """One known user; ``kind`` SERVICE is one that no human stands behind."""
+    """One known user; ``kind`` SERVICE is one that no human stands behind. Who is not ``active`` gets in by no way."""
 
     name: str
     role: Role = Role.USER
     kind: Kind = Kind.PERSON
     groups: frozenset[str] = frozenset()
+    active: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +53,25 @@ class People:
         """Return a known user, None for anybody else."""
         found = self.known.get(name)
         if name != self.owner:
-            return found
+            return found if found is not None and found.active else None
         groups = found.groups if found is not None else frozenset[str]()
         return Person(name=name, role=Role.ADMIN, groups=groups)
+
+    def holder(self, token: Token) -> Person | None:
+        """Return whose token it is as they are now, None when they do not get in any more.
+
+        Of somebody who logged in at a provider the file says role and kind, if it names them; groups are those of both.
+        """
+        login = token.login
+        if login is None:
+            return self.find(token.user)
+        groups = frozenset(login.groups)
+        named = self.known.get(token.user)
+        if named is None:
+            known = token.user != self.owner
+            return Person(name=token.user, role=login.role, groups=groups) if known else None
+        found = self.find(token.user) if named.active else None
+        return replace(found, groups=found.groups | groups) if found is not None else None
 
     def may_use(self, principal: Principal, pool: str, project: str) -> bool:
         """True when a run of the caller in that project may stand in the pool."""

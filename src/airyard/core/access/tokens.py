@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from airyard.core.access.logins import Login
 from airyard.core.access.roles import Kind, Scope
 
 HOUR_MS = 3_600_000
@@ -33,6 +34,8 @@ class Token:
     """GPU-hours that runs submitted with it may use in all; None is no limit."""
     revoked_ms: int | None = None
     revoked_by: str = ""
+    login: Login | None = None
+    """What a provider said of the user; tokens that are made with such a one have it from there."""
 
     def counts(self, now_ms: int) -> bool:
         """True while it is neither revoked nor expired."""

@@ -5,7 +5,7 @@ Owns: these refusals. Must not know: secrets, who may ask (``core.access``).
 
 from __future__ import annotations
 
-from airyard.core.access.tokens import Spent
+from airyard.core.access.tokens import Spent, Token
 from airyard.core.commands import CreateToken, RevokeToken
 from airyard.core.decide.decision import Decision
 from airyard.core.errors import Conflict, Denied, NotFound, Unavailable
@@ -16,7 +16,11 @@ MOST_TOKENS = 10_000
 
 
 def create(state: ClusterState, command: CreateToken, now_ms: int) -> Decision:
-    """Note a new token. Raises: Conflict when its user has a living one of that name; Unavailable over the limit."""
+    """Note a new token.
+
+    Raises: Conflict when its user has a living one of that name; Unavailable over the limit; Denied
+    (``ANOTHER_PERSON``) when its user's name was another's at the provider.
+    """
     token = command.token
     same = (each for each in state.tokens.values() if (each.user, each.name) == (token.user, token.name))
     if any(each.counts(now_ms) for each in same):
@@ -25,6 +29,7 @@ def create(state: ClusterState, command: CreateToken, now_ms: int) -> Decision:
             code="TOKEN_EXISTS",
             fix="choose another name, or revoke that one first",
         )
+    _check_same_person(state, token)
     if len(state.tokens) >= MOST_TOKENS:
         raise Unavailable(
             f"this yard has {len(state.tokens)} tokens (limit {MOST_TOKENS})",
@@ -32,6 +37,25 @@ def create(state: ClusterState, command: CreateToken, now_ms: int) -> Decision:
             fix="revoke those that nobody uses; they go 30 days later",
         )
     return Decision(events=(TokenCreated(token=token),))
+
+
+def _check_same_person(state: ClusterState, token: Token) -> None:
+    """Refuse a name that somebody else logged in with: at a provider names change hands, subjects do not.
+
+    Tokens that somebody other than their user revoked bind the name no more: an admin has looked at it.
+    """
+    for other in state.tokens.values():
+        if token.login is None or other.login is None or other.user != token.user:
+            continue
+        if other.revoked_ms is not None and other.revoked_by != other.user:
+            continue
+        if (other.login.issuer, other.login.subject) != (token.login.issuer, token.login.subject):
+            raise Denied(
+                f"{token.user} is a name that another account of the provider has logged in with (token "
+                f"{other.token_id})",
+                code="ANOTHER_PERSON",
+                fix=f"an admin who knows that it is the same person revokes the older tokens of {token.user}",
+            )
 
 
 def revoke(state: ClusterState, command: RevokeToken, now_ms: int) -> Decision:
