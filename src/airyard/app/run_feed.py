@@ -10,7 +10,7 @@ it goes on right after that object, in another process too: nothing is lost, not
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from airyard.app.views import Document, Lights, exit_code, rfc3339, run_document
 from airyard.core.errors import NotFound, UserError
 from airyard.core.ids import MemberKey
 from airyard.core.log_frames import LogStream
-from airyard.core.run import Attempt, Run, RunState
+from airyard.core.run import Attempt, MemberPhase, Run, RunState
 from airyard.ports.log_store import LogStore
 from airyard.ports.read_store import ReadStore
 
@@ -52,15 +52,19 @@ class Step:
 
 @dataclass(slots=True, kw_only=True)
 class FeedPosition:
-    """How far a reader is: the version of the last STATUS, the attempt whose log is read, the place in that log."""
+    """How far a reader is: the version of the last STATUS, the attempt whose log is read, the place in that log.
+
+    ``holes``: how many logs that were left open it has been told of, behind the last line of the attempt.
+    """
 
     version: int = -1
     attempt: int = 0
     log: str | None = None
+    holes: int = 0
 
     def text(self) -> str:
         """Return the cursor."""
-        return f"{self.version}:{self.attempt}:{self.log or ''}"
+        return f"{self.version}:{self.attempt}:{'!' * self.holes}{self.log or ''}"
 
     @classmethod
     def parse(cls, text: str) -> FeedPosition:
@@ -73,7 +77,8 @@ class FeedPosition:
                 code="BAD_CURSOR",
                 fix="use the cursor of the last object that came, or none to begin at the start",
             )
-        return cls(version=int(version), attempt=int(attempt), log=log or None)
+        place = log.lstrip("!")
+        return cls(version=int(version), attempt=int(attempt), log=place or None, holes=len(log) - len(place))
 
 
 class RunFeed:
@@ -132,10 +137,14 @@ class RunFeed:
             full = self._with_logs and self._lines(attempt, now_ms, over, objects)
             if full or not over:
                 return _step(objects, attempt, more=full, due=not attempt.running_ms or not attempt.live)
+            if self._with_logs:
+                for hole in open_holes(self._logs, attempt, _keys(attempt))[self._at.holes :]:
+                    self._at.holes += 1
+                    objects.append({**hole, "cursor": self._at.text()})
             if attempt.number + 1 == len(self.run.attempts) and self.run.state is RunState.ENDED:
                 return self._ended(objects, document)
             self._at.attempt += 1
-            self._at.log, self._reader = None, None
+            self._at.log, self._at.holes, self._reader = None, 0, None
             objects.append(self._retry(attempt))
 
     def _attempt(self) -> Attempt | None:
@@ -235,6 +244,33 @@ def log_object(entry: LogEntry) -> Document:
     if entry.partial:
         out["partial"] = True
     return out
+
+
+def open_holes(logs: LogStore, attempt: Attempt, keys: Sequence[MemberKey]) -> list[Document]:
+    """Return a GAP object without an end for each log that a lost member left open: nobody knows how much is missing.
+
+    Without a cursor. Cost: a hash over a log that this process has not hashed yet.
+    """
+    holes: list[Document] = []
+    for key in keys:
+        member = attempt.members[key.member]
+        if member.logs is not None or member.phase is not MemberPhase.LOST:
+            continue
+        machine = member.machine
+        holes.append(
+            {
+                "type": "GAP",
+                "attempt": key.attempt,
+                "node": key.member,
+                "first_seq": logs.end(key).next_seq,
+                "last_seq": None,
+                "bytes": None,
+                "reason": f"machine {machine} was lost with what it had not sent"
+                if member.logs_given_up
+                else f"machine {machine} has not sent the rest yet",
+            }
+        )
+    return holes
 
 
 def _moved(shown_ms: int | None, start_ms: int, now_ms: int) -> bool:

@@ -81,9 +81,12 @@ class LogPrinter:
         """Say what is missing, where it is missing."""
         self.close()
         size = f", {formats.size(event['bytes'])}" if event.get("bytes") else ""
+        first, last = event.get("first_seq"), event.get("last_seq")
+        missing = "the end of the log" if last is None else f"records {first} to {last}{size}"
+        verb = "is" if last is None else "are"
         self._console.note(
-            f"{self._prefix(event, self._console.colour_err)}-- gap: records {event.get('first_seq')} to "
-            f"{event.get('last_seq')}{size} are missing ({event.get('reason') or 'unknown reason'}) --",
+            f"{self._prefix(event, self._console.colour_err)}-- gap: {missing} {verb} missing "
+            f"({event.get('reason') or 'unknown reason'}) --",
             "yellow",
         )
 

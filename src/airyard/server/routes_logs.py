@@ -16,7 +16,7 @@ from fastapi.responses import StreamingResponse
 
 from airyard.adapters.line_search import ProcessLineSearch
 from airyard.app.log_reading import LogReader, log_ends
-from airyard.app.run_feed import LOGS_WAIT_MS, log_object
+from airyard.app.run_feed import LOGS_WAIT_MS, log_object, open_holes
 from airyard.app.run_lookup import run_from
 from airyard.core.errors import NotFound, UserError
 from airyard.core.ids import MemberKey
@@ -180,7 +180,8 @@ class _Reading:
         if len(entries) >= _PAGE_ENTRIES:
             return Block(data=ndjson(objects), more=True)
         if over or not self.wanted.follow:
-            return Block(data=ndjson([*objects, self._end(attempt)]), done=True)
+            holes = [] if attempt.live else open_holes(self.context.logs, attempt, self.keys)
+            return Block(data=ndjson([*objects, *holes, self._end(attempt)]), done=True)
         return Block(data=ndjson(objects), held=len(self.keys) - len(ended) > 1, due=not attempt.live)
 
     def _refresh(self) -> None:

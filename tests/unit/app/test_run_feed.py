@@ -85,11 +85,13 @@ class Stage:
         self.run = replace(self.run, version=self.run.version + 1, **changes)
         self.disk.runs[1] = run_row(self.run)
 
-    def end_attempt(self, number: int, *, closed: bool) -> None:
+    def end_attempt(
+        self, number: int, *, closed: bool, phase: MemberPhase = MemberPhase.EXITED, given_up: bool = False
+    ) -> None:
         attempt = self.run.attempts[number]
         end = self.logs.end(attempt.member_key(0))
         logs = LogClose(last_seq=end.next_seq - 1, sha256=end.sha256) if closed else None
-        member = replace(attempt.members[0], phase=MemberPhase.EXITED, logs=logs)
+        member = replace(attempt.members[0], phase=phase, logs=logs, logs_given_up=given_up)
         ended = replace(
             attempt,
             state=AttemptState.ENDED,
@@ -135,6 +137,30 @@ def test_the_end_of_a_log_is_waited_for_but_not_for_ever(stage: Stage) -> None:
     assert stage.step(feed) == [("LOG", "late"), ("LOG", "open")]
     stage.now_ms += 1
     assert stage.step(feed) == [("TERMINAL", None)]
+
+
+def test_what_a_lost_machine_had_not_sent_is_a_hole_without_an_end(stage: Stage) -> None:
+    feed = stage.feed()
+    stage.write("one\n")
+    stage.end_attempt(0, closed=False, phase=MemberPhase.LOST, given_up=True)
+    stage.put(attempts=(*stage.run.attempts, stage.attempt(1)))
+    found = feed.step(stage.now_ms, Lights()).objects
+    assert [each["type"] for each in found] == ["LOG", "GAP", "RETRY", "STATUS"]
+    hole = {name: found[1][name] for name in ("node", "first_seq", "last_seq", "bytes", "reason")}
+    assert hole == {
+        "node": 0,
+        "first_seq": 1,
+        "last_seq": None,
+        "bytes": None,
+        "reason": "machine m was lost with what it had not sent",
+    }
+    # Going on after the line it is still to come; going on after it, it is not.
+    assert [kind for kind, _ in stage.step(stage.feed(cursor=found[0]["cursor"]))] == [
+        "GAP",
+        "RETRY",
+        "STATUS",
+    ]
+    assert [kind for kind, _ in stage.step(stage.feed(cursor=found[1]["cursor"]))] == ["RETRY", "STATUS"]
 
 
 def test_a_closed_log_ends_the_stream_at_once(stage: Stage) -> None:

@@ -52,6 +52,13 @@ def test_text(airyard: Any) -> None:
     ]
 
 
+def test_a_hole_without_an_end(airyard: Any) -> None:
+    hole = {"cursor": "1", "attempt": 0, "node": 1, "first_seq": 3, "last_seq": None, "bytes": None}
+    found = [{"type": "GAP", **hole, "reason": "machine h2 was lost"}, events()[-1]]
+    _, _, err = airyard("watch", "12", answers={"GET /runs/12": [{"run": run_document()}], STREAM: [found]})
+    assert err.splitlines()[0] == "[n1] -- gap: the end of the log is missing (machine h2 was lost) --"
+
+
 def test_the_nodes_are_named_once_and_then_what_goes_on(airyard: Any) -> None:
     placed = [{"attempt": 0, "members": [{"member": 0, "node": "host-a"}]}]
     common = {"state": "ACTIVE", "outcome": None, "status": "PREPARING", "attempts": placed}
