@@ -67,6 +67,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "schema": "Print the JSON Schema of the workload file.",
         "completion": "Print the completion script of a shell.",
         "sim": "Run the simulator.",
+        "dev": "Try Airyard on many simulated machines.",
     },
 }
 VERBS = {name: text for section in SECTIONS.values() for name, text in section.items()}
