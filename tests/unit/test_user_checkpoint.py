@@ -34,7 +34,7 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.attempt = AttemptFolder(folder / "1.0.0")
-        self.attempt.control.mkdir(parents=True)
+        self.attempt.replies.mkdir(parents=True)
         self.checkpoints = folder / "runs" / "1" / "checkpoints"
         self.checkpoints.mkdir(parents=True)
 
@@ -78,7 +78,7 @@ def test_what_is_saved_is_what_the_runner_reads(place: Place, checkpoint: Module
     assert place.acknowledged() == (41, str(path))
     said = json.loads(place.attempt.acknowledgement_file.read_text())
     assert sorted(said) == ["path", "step", "time"]
-    assert sorted(entry.name for entry in place.attempt.control.iterdir()) == ["checkpoint.json"]
+    assert [entry.name for entry in place.attempt.replies.iterdir()] == ["checkpoint.json"]
 
 
 @pytest.mark.parametrize("name", ["step-3.pt", "a/b/step-3/rank0.pt", "a/step-3"])

@@ -19,7 +19,7 @@ from typing import Any
 
 from airyard.node.containment import Containment
 from airyard.node.exit_record import AttemptFolder, boot_id, start_ticks
-from airyard.node.preparation import remove_tree
+from airyard.node.job_files import remove_tree
 
 _LOCK_WAIT_S = 10.0
 _LOCK_PAUSE_S = 0.005

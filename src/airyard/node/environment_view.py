@@ -54,16 +54,29 @@ def prepare_view(env_path: Path, attempt_folder: Path, *, overlay_works: bool | 
     view.mkdir(parents=True)
     lower = env_path.resolve()
     if _overlay_works(lower, attempt_folder) if overlay_works is None else overlay_works:
-        layers = _layers(attempt_folder)
-        return View(
-            kind="overlay",
-            path=view,
-            layer=Path(layers[0]),
-            before_exec=lambda: mount_overlay(os.fspath(lower), *layers),
-        )
+        return overlay_view(os.fspath(lower), attempt_folder)
     view.rmdir()
     kind = _link_tree(lower, view)
     return View(kind=kind, path=view, layer=view, before_exec=lambda: None)
+
+
+def overlay_view(lower: str | int, attempt_folder: Path) -> View:
+    """Return a view by an overlay over ``lower``: a path, looked up when it is mounted, or an open folder."""
+    layers = _layers(attempt_folder)
+
+    def mount() -> None:
+        if isinstance(lower, int):
+            # A descriptor's path would be of the mounts that are left; the working folder comes along to the new ones.
+            os.fchdir(lower)
+        mount_overlay("." if isinstance(lower, int) else lower, *layers)
+
+    return View(kind="overlay", path=attempt_folder / "env", layer=Path(layers[0]), before_exec=mount)
+
+
+def link_view(folder: Path) -> View:
+    """Return the view that ``prepare_view(..., overlay_works=False)`` made below ``folder`` in another process."""
+    view = folder / "env"
+    return View(kind="hardlinks", path=view, layer=view, before_exec=lambda: None)
 
 
 def can_overlay(folder: Path) -> bool:

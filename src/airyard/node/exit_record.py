@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,10 +53,15 @@ def write_json_durably(path: Path, value: Mapping[str, Any]) -> None:
         os.close(folder)
 
 
-def write_json_by_rename(path: Path, value: Mapping[str, Any]) -> None:
-    """Replace the file at once for readers; not durable. Raises: OSError."""
+def write_json_by_rename(
+    path: Path, value: Mapping[str, Any], *, give: Callable[[Path], None] = lambda path: None
+) -> None:
+    """Replace the file at once for readers; not durable. ``give`` makes it somebody's before. Raises: OSError."""
     temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(json.dumps(value), encoding="utf-8")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as stream:
+        json.dump(value, stream)
+    give(temporary)
     os.rename(temporary, path)
 
 
@@ -107,8 +112,13 @@ class AttemptFolder:
 
     @property
     def control(self) -> Path:
-        """Files between runner and command: stop file, checkpoint acknowledgement, command text."""
+        """Files of the runner for the command: stop file, command text. The command may not change this folder."""
         return self.path / "control"
+
+    @property
+    def replies(self) -> Path:
+        """Files of the command for the runner; the command's folder."""
+        return self.control / "replies"
 
     @property
     def stop_file(self) -> Path:
@@ -118,7 +128,7 @@ class AttemptFolder:
     @property
     def acknowledgement_file(self) -> Path:
         """Written by user code after a checkpoint."""
-        return self.control / "checkpoint.json"
+        return self.replies / "checkpoint.json"
 
     def create(self) -> bool:
         """Make the folder; False when it is there already. Raises: OSError."""

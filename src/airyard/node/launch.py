@@ -19,6 +19,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from airyard.node.identity import Identity
+from airyard.node.job_files import PASSAGE, make_folder, write_file
+
 INHERITED = frozenset({
     "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TERM",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY",
@@ -26,6 +29,8 @@ INHERITED = frozenset({
     "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS",
 })  # fmt: skip
 INHERITED_PREFIXES = ("LC_", "PIP_", "UV_")
+OWN_CACHES = frozenset({"UV_CACHE_DIR", "PIP_CACHE_DIR"})
+"""Folders of this process's account, which another account could not use."""
 PROTECTED = frozenset({
     "NUM_NODES", "NODE_RANK", "POD_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
     "LOCAL_ADDR", "CUDA_VISIBLE_DEVICES",
@@ -116,6 +121,15 @@ def _tracking(go: Mapping[str, Any], token: str) -> dict[str, str]:
     return variables
 
 
+def login(machine: Mapping[str, str], identity: Identity | None, *, homeless: Path) -> dict[str, str]:
+    """Return the variables of a process: the machine's, and those of the account that it runs as."""
+    kept = inherited(machine)
+    if identity is None:
+        return kept
+    kept = {name: value for name, value in kept.items() if name not in OWN_CACHES}
+    return {**kept, **identity.variables(homeless=str(homeless))}
+
+
 def full_environment(
     order: Mapping[str, Any],
     own: Mapping[str, str],
@@ -127,11 +141,11 @@ def full_environment(
 ) -> dict[str, str]:
     """Put the layers together; later wins: machine, the run's environment, Airyard, user, secrets, cage.
 
-    ``bin_folder`` is the environment's and comes first on the PATH.
+    ``machine`` is what ``login`` returns. ``bin_folder`` is the environment's and comes first on the PATH.
 
     A user's variable never replaces an ``AIRYARD_*``, rank or rendezvous name (at submit it is an error).
     """
-    merged = {**inherited(machine), **view, **own}
+    merged = {**machine, **view, **own}
     if bin_folder is not None:
         merged["PATH"] = f"{bin_folder}:{merged['PATH']}"
     for layer in (order.get("variables") or {}, order.get("secrets") or {}):
@@ -141,14 +155,20 @@ def full_environment(
     return {**merged, **cage}
 
 
-def write_control_files(order: Mapping[str, Any], places: Places) -> Path:
-    """Write the command text and the hyperparameters (JSON, which is YAML); return the command file."""
+def write_control_files(order: Mapping[str, Any], places: Places, owner: Identity | None = None) -> Path:
+    """Write the command text and the hyperparameters (JSON, which is YAML); return the command file.
+
+    The folder stays ours, so that nobody can put a link where a file of ours is about to be written.
+    """
     places.control.mkdir(parents=True, exist_ok=True)
+    if owner is not None:
+        places.control.chmod(PASSAGE)
+    make_folder(places.acknowledgement_file.parent, owner)
     command = places.control / "command.sh"
-    command.write_text(str(order["command"]), encoding="utf-8")
+    write_file(command, str(order["command"]), owner)
     if order.get("parameters") is not None:
         text = json.dumps(order["parameters"], indent=2, ensure_ascii=False)
-        (places.control / "hyperparameters.yaml").write_text(text + "\n", encoding="utf-8")
+        write_file(places.control / "hyperparameters.yaml", text + "\n", owner)
     return command
 
 
@@ -162,15 +182,24 @@ class Started:
 
 
 def start_command(
-    command: Path, *, environment: Mapping[str, str], work: Path, before_exec: Callable[[], None]
+    command: Path,
+    *,
+    environment: Mapping[str, str],
+    work: Path,
+    before_exec: Callable[[], None],
+    owner: Identity | None = None,
 ) -> Started:
     """Run ``bash command`` in its own session; the child calls ``before_exec``, then enters ``work``.
 
+    ``owner`` is whom ``before_exec`` turns the child into.
     Raises: OSError, with what the child met before it could exec.
     """
     stdout_read, stdout_write = os.pipe()
     stderr_read, stderr_write = os.pipe()
     note_read, note_write = os.pipe()
+    if owner is not None:
+        for fd in (stdout_write, stderr_write):
+            os.fchown(fd, owner.uid, owner.gid)  # else /dev/stdout could not be opened
 
     def prepare_child() -> None:
         try:

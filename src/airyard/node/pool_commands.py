@@ -49,6 +49,7 @@ def variables(name: str, order: Mapping[str, Any]) -> dict[str, str]:
         "AIRYARD_POOL": str(around.get("pool") or ""),
         "AIRYARD_OWNER": str(around.get("owner") or ""),
         "AIRYARD_PROJECT": str(around.get("project") or ""),
+        "AIRYARD_UNIX_USER": str((order.get("run_as") or {}).get("user") or ""),
         "AIRYARD_DEVICES": ",".join(str(index) for index in order.get("devices") or ()),
         "CUDA_VISIBLE_DEVICES": str(order.get("visible_devices") or ""),
         "NODE_RANK": str(order["member"]),

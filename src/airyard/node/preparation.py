@@ -10,7 +10,7 @@ import contextlib
 import errno
 import functools
 import os
-import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -23,13 +23,16 @@ from airyard.node import pool_commands
 from airyard.node.code_cache import CodeCache, SnapshotRefused
 from airyard.node.containment import Cage
 from airyard.node.environment import EnvironmentRequest, EnvironmentStore
-from airyard.node.environment_view import prepare_view
+from airyard.node.environment_view import View, link_view, overlay_view, prepare_view
 from airyard.node.exit_record import AttemptFolder
 from airyard.node.file_locks import Cancelled
-from airyard.node.launch import Places
+from airyard.node.identity import Identity, IdentityRefused, become, closed_folder, find_identity
+from airyard.node.job_files import PASSAGE, give_tree, make_folder, open_way, remove_tree
+from airyard.node.launch import Places, login
 from airyard.node.pool_commands import PROLOG, PoolCommandFailed, PoolCommandInterrupted
 from airyard.node.private_mounts import can_mount_shm, mount_shm
 from airyard.node.runner_http import AttemptIsOver, Channel, Patience, Refused, ServerAway
+from airyard.node.user_environment import Asked, ChildFailed, ensure_as, user_store
 from airyard.node.user_module import add_user_module
 from airyard.node.uv import DiskFull, DownloadFailed, ResolveFailed
 
@@ -58,6 +61,8 @@ class Workbench:
 
     places: Places
     cage: Cage
+    identity: Identity | None = None
+    """Whom the command runs as; None: as this process does."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """What the environment sets beside the PATH."""
     bin_folder: Path | None = None
@@ -69,7 +74,10 @@ class Workbench:
     closers: list[Callable[[], None]] = field(default_factory=list)
 
     def before_exec(self) -> None:
-        """For the forked child: into the cage, first in line when memory runs out, into view and /dev/shm."""
+        """For the forked child: into the cage, first in line when memory runs out, into view and /dev/shm, and down.
+
+        The account is the last: what comes before takes rights that are gone then.
+        """
         self.cage.enter_self()
         # The kernel should rather kill a command than its runner, the agent or the server.
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
@@ -78,6 +86,8 @@ class Workbench:
             self.enter_view()
         if self.limit_shm is not None:
             self.limit_shm()
+        if self.identity is not None:
+            become(self.identity)
 
     def close(self) -> None:
         """Remove everything that the attempt had for itself. May be called twice."""
@@ -95,6 +105,7 @@ class Preparation:
         *,
         order: Mapping[str, Any],
         folder: AttemptFolder,
+        node: str,
         node_folder: Path,
         channel: Channel,
         overlay_works: bool | None,
@@ -103,6 +114,7 @@ class Preparation:
     ) -> None:
         self._order = order
         self._folder = folder
+        self._node = node
         self._node_folder = node_folder
         self._channel = channel
         self._overlay_works = overlay_works
@@ -130,6 +142,12 @@ class Preparation:
             raise PreparationError("STORAGE", error.message) from error
         except SnapshotRefused as error:
             raise PreparationError("USER_CODE", error.message, permanent=True) from error
+        except IdentityRefused as error:
+            # Another machine may have the account; one that must not be had is had nowhere.
+            cause = "ENVIRONMENT" if error.permanent else "NODE"
+            raise PreparationError(cause, error.message, permanent=error.permanent) from error
+        except ChildFailed as error:
+            raise PreparationError("NODE", error.message) from error
         except AiryardError as error:
             raise PreparationError("PLATFORM", error.message) from error
         except OSError as error:
@@ -140,7 +158,8 @@ class Preparation:
     def _steps(self, cage: Cage) -> Workbench:
         self.bench = bench = Workbench(places=self._places(), cage=cage)
         bench.closers.append(self._remove_folders)
-        self._make_folders(bench.places)
+        bench.identity = self._find_identity()
+        self._make_folders(bench.places, bench.identity)
         if self._order.get("problem"):
             # The server could not put the order together: a secret or an environment that is not there.
             raise PreparationError("ENVIRONMENT", str(self._order["problem"]), permanent=True)
@@ -148,7 +167,9 @@ class Preparation:
         self._limit_shm(bench)
         begun = time.monotonic()
         if self._order.get("code"):
-            self._check_out_code(self._order["code"])
+            self._check_out_code(self._order["code"], bench.identity)
+        if bench.identity is not None:
+            self._folder.path.chmod(PASSAGE)  # only now: while the code was copied, others could have read it
         with_code = time.monotonic()
         if self._order.get("environment"):
             self._make_environment(bench, self._order["environment"])
@@ -164,9 +185,34 @@ class Preparation:
         except PoolCommandFailed as failure:
             raise PreparationError("NODE", failure.message, fault=PROLOG) from failure
 
+    def _find_identity(self) -> Identity | None:
+        """Find the account that the command is to run as. Raises: IdentityRefused."""
+        asked = self._order.get("run_as")
+        if not asked:
+            return None
+        identity = find_identity(
+            str(asked["user"]), node=self._node, allow_root=bool(asked.get("allow_root"))
+        )
+        if identity is None:
+            return None
+        open_way(self._node_folder.parent, self._node_folder, self._run_folder)
+        python = (self._order.get("environment") or {}).get("python") or sys.executable
+        for what, path in (
+            ("the data folder", self._folder.path),
+            ("Airyard's Python", Path(sys.executable)),
+            ("the environment's Python", Path(python)),
+        ):
+            closed = closed_folder(path, identity)
+            if closed is not None:
+                raise IdentityRefused(
+                    f"Unix user {identity.name!r} may not pass {closed} on node {self._node}, below which {what} lies: "
+                    "keep it where all accounts may pass (docs/operate/people.md)"
+                )
+        return identity
+
     # --- code
 
-    def _check_out_code(self, code: Mapping[str, Any]) -> None:
+    def _check_out_code(self, code: Mapping[str, Any], identity: Identity | None) -> None:
         """Give the member its own copy of the snapshot."""
         cache = CodeCache(self._node_folder / "code")
         tree_hash = str(code["tree_hash"])
@@ -176,12 +222,15 @@ class Preparation:
                 lambda stream: self._fetch(tree_hash, stream),
                 should_stop=self._interrupted.is_set,
             )
+            target = self._folder.path / "code"
             try:
-                cache.checkout(tree, self._folder.path / "code")
+                cache.checkout(tree, target)
             except NotFound:
                 if last:  # evicted in between, twice: that is no accident
                     raise
             else:
+                if identity is not None:
+                    give_tree(target, identity)
                 return
 
     def _fetch(self, tree_hash: str, stream: BinaryIO) -> None:
@@ -218,25 +267,67 @@ class Preparation:
             late = deadline is not None and time.monotonic() > deadline
             return late or self._interrupted.is_set()
 
-        store = EnvironmentStore(self._node_folder / "envs", inherited=os.environ)
+        line = _Narrator(asked, self._note, self._progress).line
         try:
-            environment = store.ensure(
-                EnvironmentRequest.from_order(asked),
-                progress=_Narrator(asked, self._note, self._progress).line,
-                should_stop=should_stop,
-            )
+            if bench.identity is None:
+                self._use_shared_store(bench, asked, line, should_stop)
+            else:
+                self._use_own_store(bench, bench.identity, asked, line, should_stop)
         except Cancelled as error:
             if self._interrupted.is_set():
                 raise
             text = f"the environment was not ready within its limit of {timeout_s:g} s"
             raise PreparationError("ENVIRONMENT", text) from error
+
+    def _use_shared_store(
+        self,
+        bench: Workbench,
+        asked: Mapping[str, Any],
+        progress: Callable[[str], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        store = EnvironmentStore(self._node_folder / "envs", inherited=os.environ)
+        environment = store.ensure(
+            EnvironmentRequest.from_order(asked), progress=progress, should_stop=should_stop
+        )
         bench.closers.insert(0, environment.release)
         view = prepare_view(environment.path, self._folder.path, overlay_works=self._overlay_works)
         add_user_module(environment.path, view.layer)
-        bench.variables = view.variables
-        bench.bin_folder = view.bin
-        bench.enter_view = view.before_exec
-        bench.environment_hit = not environment.was_built
+        _look_through(bench, view, was_built=environment.was_built)
+
+    def _use_own_store(
+        self,
+        bench: Workbench,
+        identity: Identity,
+        asked: Mapping[str, Any],
+        progress: Callable[[str], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        """Have the account build it, for that runs code that its user chose."""
+        store = user_store(self._node_folder, identity.uid)
+        make_folder(store.parent, identity)
+        base = self._folder.path
+        for name in (".env-upper", "env"):
+            make_folder(base / name, identity)
+        overlay = bool(self._overlay_works)
+        child = Asked(
+            environment=asked,
+            store=store,
+            layer=base / ".env-upper" if overlay else None,
+            view=base / "env",
+            variables={
+                **login(os.environ, identity, homeless=bench.places.temporary),
+                "TMPDIR": str(bench.places.temporary),
+                **bench.cage.environment(),
+            },
+        )
+        built = ensure_as(
+            identity, child, enter=bench.cage.enter_self, progress=progress, should_stop=should_stop
+        )
+        bench.closers.insert(0, built.release)
+        # By its descriptor: where a path of the account's leads may be another place by then.
+        view = overlay_view(built.tree, base) if overlay else link_view(base / "env")
+        _look_through(bench, view, was_built=built.was_built)
 
     def _limit_shm(self, bench: Workbench) -> None:
         """Have the member get a /dev/shm of its own where a size is asked for and the machine allows mounts."""
@@ -250,9 +341,12 @@ class Preparation:
 
     # --- folders
 
+    @property
+    def _run_folder(self) -> Path:
+        return self._node_folder / "runs" / str(self._order["run_id"])
+
     def _places(self) -> Places:
-        base = self._folder.path
-        run = self._node_folder / "runs" / str(self._order["run_id"])
+        base, run = self._folder.path, self._run_folder
         code = self._order.get("code")
         # The archive's entries lie below the name of the folder they came from.
         tree = base / "code" / str(code["directory_name"]) if code else None
@@ -268,12 +362,13 @@ class Preparation:
             temporary=base / "tmp",
         )
 
-    def _make_folders(self, places: Places) -> None:
+    def _make_folders(self, places: Places, owner: Identity | None) -> None:
+        self._run_folder.parent.mkdir(exist_ok=True)
+        self._run_folder.mkdir(mode=0o700, exist_ok=True)
+        places.control.mkdir(exist_ok=True)
         work = () if places.code is not None else (places.work,)
-        for path in (
-            *work, places.control, places.checkpoints, places.output, places.scratch, places.temporary,
-        ):  # fmt: skip
-            path.mkdir(parents=True, exist_ok=True)
+        for path in (*work, places.checkpoints, places.output, places.scratch, places.temporary):
+            make_folder(path, owner)
 
     def _remove_folders(self) -> None:
         for name in ("work", "code", "env", ".env-upper", ".env-work", "tmp", "scratch", "control"):
@@ -303,14 +398,9 @@ class _Narrator:
             self._note(text)
 
 
-def remove_tree(path: Path) -> None:
-    """Remove a folder, also one whose owner took its own rights away. Missing is fine."""
-
-    def make_writable(function: Callable[[str], object], name: str, _: object) -> None:
-        with contextlib.suppress(OSError):
-            os.chmod(os.path.dirname(name), 0o700)
-            os.chmod(name, 0o700)
-            function(name)
-
-    if path.is_dir():
-        shutil.rmtree(path, onerror=make_writable)
+def _look_through(bench: Workbench, view: View, *, was_built: bool) -> None:
+    """Have the command find the environment by its view."""
+    bench.variables = view.variables
+    bench.bin_folder = view.bin
+    bench.enter_view = view.before_exec
+    bench.environment_hit = not was_built

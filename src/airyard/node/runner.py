@@ -32,6 +32,8 @@ from airyard.node.exit_record import (
     write_json_by_rename,
     write_json_durably,
 )
+from airyard.node.identity import Identity
+from airyard.node.job_files import give_file, read_small, remove_tree
 from airyard.node.lease import note_lease
 from airyard.node.machine import Phase, RunnerState, step
 from airyard.node.machine_events import (
@@ -66,7 +68,7 @@ from airyard.node.meeting import MeetingPlace
 from airyard.node.network import LOOPBACK, Wish
 from airyard.node.output import OutputPump, reap_orphans
 from airyard.node.pool_commands import EPILOG, PoolCommandFailed
-from airyard.node.preparation import Preparation, PreparationError, Workbench, remove_tree
+from airyard.node.preparation import Preparation, PreparationError, Workbench
 from airyard.node.runner_http import Channel, Servers
 from airyard.node.runner_threads import LogShipper, OrderPoller, Reporter, closed_output
 from airyard.node.spool import LogSpool
@@ -74,6 +76,7 @@ from airyard.node.steady_clock import SteadyClock
 from airyard.node.verdict import Evidence
 
 _CHECKPOINT_EVERY_MS = 1000
+_ACKNOWLEDGEMENT_BYTES = 64 * 1024
 _KILL_PAUSE_S = 1.0
 _LOCK_TRIES = 50
 _LOCK_PAUSE_S = 0.02
@@ -181,6 +184,10 @@ class Runner:
     def _bench(self) -> Workbench | None:
         return self._preparation.bench if self._preparation is not None else None
 
+    @property
+    def _identity(self) -> Identity | None:
+        return self._bench.identity if self._bench is not None else None
+
     def _channel(self) -> Channel:
         return Channel(self._servers, self._spec.token)
 
@@ -240,6 +247,7 @@ class Runner:
         self._preparation = Preparation(
             order=instruction.order,
             folder=self._folder,
+            node=self._spec.node,
             node_folder=self._spec.node_folder,
             channel=self._channel(),
             overlay_works=self._overlay_works,
@@ -316,14 +324,18 @@ class Runner:
             environment = launch.full_environment(
                 order,
                 own,
-                machine=os.environ,
+                machine=launch.login(os.environ, bench.identity, homeless=bench.places.temporary),
                 view=bench.variables,
                 cage=bench.cage.environment(),
                 bin_folder=bench.bin_folder,
             )
-            command = launch.write_control_files(order, bench.places)
+            command = launch.write_control_files(order, bench.places, bench.identity)
             started = launch.start_command(
-                command, environment=environment, work=bench.places.work, before_exec=bench.before_exec
+                command,
+                environment=environment,
+                work=bench.places.work,
+                before_exec=bench.before_exec,
+                owner=bench.identity,
             )
         except (OSError, KeyError) as error:
             self._tell(LaunchFailed(cause="PLATFORM", message=f"the command could not be started: {error}"))
@@ -354,7 +366,9 @@ class Runner:
             "grace_seconds": instruction.grace_s,
         }
         try:
-            write_json_by_rename(self._folder.stop_file, value)
+            write_json_by_rename(
+                self._folder.stop_file, value, give=lambda path: give_file(path, self._identity)
+            )
         except OSError as error:
             self._note(f"the stop file could not be written: {error}")
         self._note(f"stopping: {instruction.reason}; {instruction.grace_s:g} s of grace")
@@ -378,7 +392,7 @@ class Runner:
         self._read_checkpoint()
 
     def _read_checkpoint(self) -> None:
-        seen = read_acknowledgement(self._folder, self._checkpoint_mark)
+        seen = read_acknowledgement(self._folder, self._checkpoint_mark, self._identity)
         if seen is not None:
             self._checkpoint_mark, event = seen
             self._tell(event)
@@ -529,15 +543,14 @@ def port_is_free(port: int) -> bool:
 
 
 def read_acknowledgement(
-    folder: AttemptFolder, mark: tuple[int, int] | None
+    folder: AttemptFolder, mark: tuple[int, int] | None, owner: Identity | None = None
 ) -> tuple[tuple[int, int], CheckpointSeen] | None:
     """Return what the acknowledgement file says when it is another one than ``mark``; None else."""
     try:
-        status = folder.acknowledgement_file.stat()
-        fresh = (status.st_ino, status.st_mtime_ns)
-        if fresh == mark or status.st_size > 64 * 1024:
+        found = read_small(folder.acknowledgement_file, owner, limit_bytes=_ACKNOWLEDGEMENT_BYTES)
+        if found is None or (fresh := (found[0].st_ino, found[0].st_mtime_ns)) == mark:
             return None
-        value = json.loads(folder.acknowledgement_file.read_text(encoding="utf-8"))
+        value = json.loads(found[1])
         return fresh, CheckpointSeen(step=int(value["step"]), path=str(value["path"]), time=value.get("time"))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -65,7 +65,7 @@ class LogSpool:
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         """Open ``folder`` (made when missing), with whatever an earlier process left in it."""
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
         self._limit_bytes = limit_bytes
         self._min_free_fraction = min_free_fraction
