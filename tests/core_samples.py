@@ -51,7 +51,12 @@ from airyard.core.run import (
 from airyard.core.workload import Compute, Priority, Workload
 
 MACHINE = Machine(
-    name="m1", boot_id="b-1", address="10.0.0.1", alive=False, network="TCP only: no RDMA adapter"
+    name="m1",
+    boot_id="b-1",
+    address="10.0.0.1",
+    alive=False,
+    network="TCP only: no RDMA adapter",
+    version="0.1.0",
 )
 NODE = Node(
     name="m1-cpu-0",

@@ -20,13 +20,16 @@ from airyard.adapters.agent_facts import fact_of_push, fact_of_refused_start, fa
 from airyard.core.actions import ForgetMember, KillMember, ShipLogs, StartMember
 from airyard.core.commands import MachineAway
 from airyard.core.ids import MemberKey
+from airyard.core.versions import AGENT, order_of_upgrade
 from airyard.ports.engine import FactSink
-
-PROTOCOL = 1
 
 
 class OtherVersion(Exception):
     """The agent that answered is not of this version."""
+
+
+class NoCommonProtocol(ValueError):
+    """The agent and this server are too far apart; says both versions and which to upgrade."""
 
 
 class Dialogue:
@@ -42,7 +45,7 @@ class Dialogue:
         now_ms: Callable[[], int],
         same_version: bool = True,
     ) -> None:
-        """``same_version``: only an agent of this version will do. Else the protocol's number decides."""
+        """``same_version``: only an agent of this version will do. Else they need a form of the protocol in common."""
         self._server_url = server_url
         self._config = dict(config)
         self._tell = tell
@@ -173,8 +176,9 @@ class Dialogue:
             {
                 "id": 0,
                 "op": "hello",
-                "protocol": PROTOCOL,
-                "server": {"url": self._server_url},
+                "protocol": AGENT.newest,
+                "oldest": AGENT.oldest,
+                "server": {"url": self._server_url, "version": airyard.__version__},
                 "config": self._config,
             }
         )
@@ -193,13 +197,18 @@ class Dialogue:
 
     def _on_hello(self, message: Mapping[str, Any]) -> None:
         if not message["ok"]:
-            raise ValueError(f"the agent refused hello: {message['error']['message']}")
+            error = message["error"]
+            refused = NoCommonProtocol if error.get("code") == "PROTOCOL_MISMATCH" else ValueError
+            raise refused(f"the agent refused hello: {error['message']}")
         result = message["result"]
         version = result["machine"]["version"]
         if self._same_version and version != airyard.__version__:
             raise OtherVersion(version)
-        if result["protocol"] != PROTOCOL:
-            raise ValueError(f"the agent speaks protocol {result['protocol']}, this server {PROTOCOL}")
+        if AGENT.common(result["protocol"], result["protocol"]) is None:
+            raise NoCommonProtocol(
+                f"the agent (Airyard {version}) speaks protocol {result['protocol']}, this server (Airyard "
+                f"{airyard.__version__}) {AGENT}: {order_of_upgrade(airyard.__version__, version, 'the node')}"
+            )
         containment, seen = facts_of_hello(result, self._now_ms())
         self.machine = seen.machine.name
         self._tell(containment)

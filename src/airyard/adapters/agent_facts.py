@@ -26,6 +26,7 @@ def facts_of_hello(result: Mapping[str, Any], now_ms: int) -> tuple[ContainmentS
         address=str(about["address"]),
         alive=True,
         network=str((about.get("network") or {}).get("summary") or ""),
+        version=str(about.get("version") or ""),
     )
     return (
         ContainmentSeen(machine=name, containment=dict(about["containment"])),

@@ -71,3 +71,5 @@ class Machine:
     alive: bool = True
     network: str = ""
     """Its network in words: ``RDMA 8 × 400G InfiniBand``, ``TCP only: why``; empty when its agent is old."""
+    version: str = ""
+    """The release of Airyard that its agent is of; empty until it was heard."""

@@ -21,11 +21,12 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import airyard
+from airyard.core.versions import AGENT, order_of_upgrade
 from airyard.node.agent_socket import Connection, Hub, bind_unix
 from airyard.node.attempts import Attempt, Attempts, Seen
 from airyard.node.chores import has_environment, tidy, warm
@@ -38,7 +39,6 @@ from airyard.node.network import collect, describe
 from airyard.node.sampling import EVERY_S, Sampled, Sampler
 from airyard.node.zygote import Zygote, ZygoteGone
 
-PROTOCOL = 1
 _NODES_EVERY_S = 15.0
 _SWEEP_EVERY_S = 2.0
 _LEASES_EVERY_S = 1.0
@@ -275,6 +275,7 @@ class Agent:
                 connection.send({"id": number, "ok": True, "result": result})
 
     def _hello(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        spoken = _common_protocol(request)
         offer = Offer.from_json(request.get("config") or {})
         if offer != self._offer:
             self._inventory.close()
@@ -284,7 +285,7 @@ class Agent:
         self._nodes = self._inventory.nodes(self._ours(alive) if self._nvml else frozenset())
         connection.said_hello = True
         return {
-            "protocol": PROTOCOL,
+            "protocol": spoken,
             "machine": {
                 "name": self._offer.machine or host_name(),
                 "boot_id": boot_id(),
@@ -319,6 +320,7 @@ class Agent:
                 node=str(request["node"]),
                 devices=tuple(request.get("devices") or ()),
                 pid=answer["pid"],
+                version=airyard.__version__,
             )
         )
         # A short run deserves a sample, too.
@@ -346,15 +348,7 @@ class Agent:
             return {}
         if known.state is not Seen.ALIVE:
             return {}
-        self._known[key] = Attempt(
-            key=key,
-            state=Seen.ALIVE,
-            node=known.node,
-            devices=known.devices,
-            pid=known.pid,
-            cause="PLATFORM",
-            detail=reason,
-        )
+        self._known[key] = replace(known, cause="PLATFORM", detail=reason)
 
         def kill_and_look() -> Attempt:
             self._attempts.kill(key)
@@ -432,6 +426,19 @@ class Agent:
     def _stop(self, _: Connection, request: dict[str, Any]) -> dict[str, Any]:
         self.stop()
         return {}
+
+
+def _common_protocol(request: dict[str, Any]) -> int:
+    """Return the newest form that this agent and the server speak. Raises: Refusal that says both versions."""
+    spoken = AGENT.common(request.get("protocol", AGENT.oldest), request.get("oldest"))
+    if spoken is None:
+        server = str((request.get("server") or {}).get("version") or "of another version")
+        raise Refusal(
+            "PROTOCOL_MISMATCH",
+            f"the server (Airyard {server}) speaks protocol {request.get('protocol')!r}, this agent (Airyard "
+            f"{airyard.__version__}) {AGENT}: {order_of_upgrade(server, airyard.__version__, 'the node')}",
+        )
+    return spoken
 
 
 def _is_same_file(fd: int, path: Path) -> bool:

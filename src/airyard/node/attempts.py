@@ -17,6 +17,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import airyard
+from airyard.core.versions import ATTEMPT_FOLDER
 from airyard.node.containment import Containment
 from airyard.node.exit_record import AttemptFolder, boot_id, start_ticks
 from airyard.node.job_files import remove_tree
@@ -46,6 +48,8 @@ class Attempt:
     exit: dict[str, Any] | None = None
     cause: str | None = None
     detail: str = ""
+    version: str = ""
+    """The release that its runner is of; empty for one from before this was written down."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the entry of the ``hello`` answer."""
@@ -55,6 +59,7 @@ class Attempt:
             "exit": self.exit,
             "cause": self.cause,
             "detail": self.detail,
+            "version": self.version,
         }
 
 
@@ -87,6 +92,7 @@ class Attempts:
             node=str(runner.get("node") or ""),
             devices=tuple(runner.get("devices") or ()),
             pid=runner.get("pid"),
+            version=str(runner.get("version") or ""),
         )
         if folder.is_locked():
             return seen
@@ -94,6 +100,13 @@ class Attempts:
         same_boot = runner["boot_id"] == self._boot_id if "boot_id" in runner else not self._is_older(folder)
         if same_boot:
             self._kill_rest(runner)
+        found = runner.get("format", ATTEMPT_FOLDER.oldest)
+        if ATTEMPT_FOLDER.common(found, found) is None:
+            detail = (
+                f"its folder has form {found!r} (Airyard {seen.version or 'of another version'}); this agent (Airyard "
+                f"{airyard.__version__}) reads {ATTEMPT_FOLDER}: how it ended cannot be said"
+            )
+            return replace(seen, state=Seen.DIED, cause="PLATFORM", detail=detail)
         record = folder.exit()
         if record is not None:
             return replace(seen, state=Seen.EXITED, exit=record)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from airyard.node.exit_record import AttemptFolder
-from airyard.node.runner_http import PROTOCOL, AttemptIsOver, Channel, Patience, Refused, ServerAway
+from airyard.node.runner_http import AttemptIsOver, Channel, Patience, Refused, ServerAway
 from airyard.node.runner_threads import closed_output
 from airyard.node.spool import LogSpool
 
@@ -114,5 +114,5 @@ def _close(closed: dict[str, object], channel: Channel) -> None:
         "last_seq": closed["last_seq"],
         "sha256": closed["sha256"],
     }
-    body = {"protocol": PROTOCOL, "epoch": 0, "sent_ns": time.time_ns(), "reports": [report]}
+    body = {"protocol": channel.servers.spoken, "epoch": 0, "sent_ns": time.time_ns(), "reports": [report]}
     channel.post_json("reports", body, timeout_s=_TIMEOUT_S)

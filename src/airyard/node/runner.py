@@ -22,7 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import airyard
 from airyard.core.log_frames import LogStream
+from airyard.core.versions import ATTEMPT_FOLDER
 from airyard.node import launch, pool_commands
 from airyard.node.containment import Containment, set_subreaper
 from airyard.node.exit_record import (
@@ -501,6 +503,8 @@ def take_folder(spec: RunnerSpec) -> int | None:
         "node": spec.node,
         "devices": list(spec.devices),
         "cage": spec.cage_name,
+        "format": ATTEMPT_FOLDER.newest,
+        "version": airyard.__version__,
     }
     write_json_by_rename(folder.runner_file, value)
     return lock

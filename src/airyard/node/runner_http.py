@@ -19,7 +19,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-PROTOCOL = 1
+from airyard.core.versions import RUNNER
+
+PROTOCOL = RUNNER.newest
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 2.0
 _SAY_AFTER_S = 1.0
@@ -54,11 +56,17 @@ class Refused(Exception):
 class Servers:
     """Where a leader may be found, shared by a runner's channels. Any thread."""
 
-    __slots__ = ("_urls",)
+    __slots__ = ("_urls", "spoken")
 
     def __init__(self, urls: str) -> None:
         """``urls``: one address, or several with commas between them."""
         self._urls = tuple(url for url in urls.split(",") if url)
+        self.spoken = RUNNER.oldest
+        """The form of the protocol that the leader speaks, too: until one has answered the oldest, which all do."""
+
+    def answered(self, protocol: object) -> None:
+        """Note what the leader says it speaks: it may be of the release before, or after."""
+        self.spoken = RUNNER.common(protocol) or RUNNER.oldest
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -103,6 +111,11 @@ class Channel:
         self._host = parts.netloc
         self._prefix = f"{parts.path.rstrip('/')}/api/v1/runner"
         self._headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
+
+    @property
+    def servers(self) -> Servers:
+        """Where a leader may be found, and what it speaks."""
+        return self._servers
 
     def close(self) -> None:
         """Cut the connection."""

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from airyard.core.versions import RUNNER
 from airyard.node.lease import is_stale, pace_of
 from airyard.node.machine_events import (
     AttemptOver,
@@ -23,7 +24,7 @@ from airyard.node.machine_events import (
     ReportAcknowledged,
     ServerAnswered,
 )
-from airyard.node.runner_http import PROTOCOL, AttemptIsOver, Channel, Patience, Refused, ServerAway
+from airyard.node.runner_http import AttemptIsOver, Channel, Patience, Refused, ServerAway
 from airyard.node.spool import LogSpool
 
 _REPORT_TIMEOUT_S = 30.0
@@ -71,7 +72,7 @@ class OrderPoller:
             held = f"&lease_s={lease_s:g}" if lease_s is not None else ""
             try:
                 answer = self._channel.get_json(
-                    f"orders?after={last}&wait_s={pace.wait_s:g}&epoch={epoch}{held}",
+                    f"orders?after={last}&wait_s={pace.wait_s:g}&epoch={epoch}{held}&protocol={RUNNER.newest}",
                     timeout_s=pace.timeout_s,
                 )
             except AttemptIsOver:
@@ -91,6 +92,7 @@ class OrderPoller:
                 continue
             epoch = max(epoch, spoken)
             self._learn(answer.get("servers") or [])
+            self._channel.servers.answered(answer.get("protocol"))
             self._tell(ServerAnswered(sent_ms=sent_ms, epoch=spoken))
             orders = sorted(answer.get("orders") or [], key=lambda order: int(order["number"]))
             for order in orders:
@@ -138,7 +140,7 @@ class Reporter:
                 while not (waiting := self._waiting()):
                     self._changed.wait(_IDLE_S)
             body = {
-                "protocol": PROTOCOL,
+                "protocol": self._channel.servers.spoken,
                 "epoch": self._epoch,
                 "sent_ns": self._now_ns(),
                 "reports": [report.as_json() for report in waiting],

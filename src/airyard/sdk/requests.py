@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from airyard.core.versions import CLIENT
+
 PREFIX = "/api/v1"
 LONG_POLL_S = 20
 LATEST = -1
@@ -43,8 +45,11 @@ def _text(value: object) -> str:
 
 
 def identify(nonce: str, token_id: str | None = None) -> str:
-    """Return the path of the identity question; it is asked without a token, at most with the id of one."""
-    return _path("identify", query=[("nonce", nonce), ("token", token_id)])
+    """Return the path of the identity question; it is asked without a token, at most with the id of one.
+
+    It says what this client speaks: the server answers with the newest form that it speaks, too.
+    """
+    return _path("identify", query=[("nonce", nonce), ("token", token_id), ("protocol", CLIENT.newest)])
 
 
 def status() -> Request:

@@ -21,15 +21,18 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import urlsplit
 
+import airyard
 from airyard.core.errors import AiryardError, Denied, Unavailable, UserError, from_json
+from airyard.core.versions import CLIENT, Kinship, kinship
 from airyard.sdk import requests
 from airyard.sdk.requests import Request
 
-PROTOCOL = 1
 CONNECT_TIMEOUT_S = 5.0
 READ_BYTES = 256 * 1024
 KEPT_CONNECTIONS = 8
 GIVEN_PREFIX = "ayu_"
+_MAYBE_TOO_NEW = ("INVALID_ARGS", "NO_SUCH_PATH", "METHOD_NOT_ALLOWED")
+"""What a server of another release says to a request, a field or a path that it does not know."""
 BROKEN = (OSError, http.client.HTTPException)
 """What a connection raises when it breaks; TimeoutError and ssl.SSLError are OSErrors."""
 
@@ -114,6 +117,8 @@ class HttpTransport:
         self.url = f"{parts.scheme}://{parts.netloc}{self._prefix}"
         self._token = token
         self._idle: list[http.client.HTTPConnection] = []
+        self._version = airyard.__version__
+        """Of the server, as it said last."""
 
     def send(self, request: Request, content: BinaryIO | None = None, size: int = 0) -> Answer:
         """See Transport."""
@@ -125,7 +130,7 @@ class HttpTransport:
             raise self._lost(error, sent=True) from error
         if response.status >= 400:
             self._keep(connection, response)
-            raise _error(response.status, payload, self.url)
+            raise self._refused(response.status, payload)
         data = _parse(payload, self.url) if payload else None
         self._keep(connection, response)
         return Answer(status=response.status, data=data)
@@ -136,7 +141,7 @@ class HttpTransport:
         connection, response = self._exchange(request, None, 0)
         try:
             if response.status >= 400:
-                raise _error(response.status, response.read(), self.url)
+                raise self._refused(response.status, response.read())
             yield self._chunks(response)
         finally:
             response.close()
@@ -210,7 +215,7 @@ class HttpTransport:
             connection.request("GET", self._prefix + requests.identify(nonce, token_id_of(self._token)))
             response = connection.getresponse()
             payload = response.read(64 * 1024)
-            _check_identity(payload, prove(self._token, nonce), self.url)
+            self._version = _check_identity(payload, prove(self._token, nonce), self.url)
         except BROKEN as error:
             connection.close()
             if _spoke_something_else(error):
@@ -235,6 +240,18 @@ class HttpTransport:
         if proxy:
             plain.set_tunnel(self._host, self._port)
         return plain
+
+    def _refused(self, status: int, payload: bytes) -> AiryardError:
+        """Return the server's own error; where it may come from the difference of two releases, say so."""
+        error = _error(status, payload, self.url)
+        if error.code not in _MAYBE_TOO_NEW or kinship(self._version, airyard.__version__) is Kinship.SAME:
+            return error
+        body = error.as_json()
+        message = (
+            f"{error.message} (The server is of Airyard {self._version}, this client of {airyard.__version__}: "
+            "what only one of the two knows cannot be used before both have it.)"
+        )
+        return from_json(status, {"error": {**body, "message": message}})
 
     def _lost(self, error: BaseException, *, sent: bool) -> AiryardError:
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -278,7 +295,8 @@ def _spoke_something_else(error: BaseException) -> bool:
     )
 
 
-def _check_identity(payload: bytes, proof: str, url: str) -> None:
+def _check_identity(payload: bytes, proof: str, url: str) -> str:
+    """Return the version that the server says it is of. Raises: Denied, UserError."""
     try:
         identity = json.loads(payload)
     except ValueError:
@@ -287,13 +305,16 @@ def _check_identity(payload: bytes, proof: str, url: str) -> None:
         raise _not_airyard(url, "it does not say that it is one")
     if not hmac.compare_digest(str(identity.get("proof", "")).encode(), proof.encode()):
         raise _not_airyard(url, "it does not know the token of this client")
-    if identity.get("protocol") != PROTOCOL:
+    spoken, version = identity.get("protocol"), str(identity.get("version"))
+    if CLIENT.common(spoken, spoken) is None:
         raise UserError(
-            f"The server {url} (version {identity.get('version')}) speaks protocol "
-            f"{identity.get('protocol')}; this client speaks {PROTOCOL}.",
+            f"The server {url} (Airyard {version}) speaks protocol {spoken}; this client (Airyard "
+            f"{airyard.__version__}) speaks {CLIENT}.",
             code="PROTOCOL_MISMATCH",
-            fix="Install the same version of airyard on both sides.",
+            fix=f"Install Airyard {version} here, or the release before or after it.",
+            details={"server": version, "client": airyard.__version__},
         )
+    return version
 
 
 def _not_airyard(url: str, why: str) -> Denied:

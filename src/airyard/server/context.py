@@ -89,6 +89,8 @@ class ServerContext:
     servers: tuple[str, ...] = ()
     """All servers of which one leads, this one first; empty where there is no standby."""
     clock_offsets_ns: dict[MemberKey, int] = field(default_factory=dict)
+    older_runners: set[MemberKey] = field(default_factory=set)
+    """Members whose runners were started by an older release, as their polls say."""
     progress: dict[MemberKey, tuple[str, str]] = field(default_factory=dict)
     """What a preparing member is at (phase, detail); never journalled."""
 

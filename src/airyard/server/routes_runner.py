@@ -16,6 +16,7 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, StreamingResponse
 
+import airyard
 from airyard.app.control import Control
 from airyard.app.leases import Leases
 from airyard.app.orders import PREPARE_NUMBER, OrderDesk, lease_order
@@ -27,11 +28,10 @@ from airyard.core.errors import AiryardError, Conflict, Denied, Unavailable, Use
 from airyard.core.ids import MemberKey
 from airyard.core.policy import PoolPolicy
 from airyard.core.run import Attempt, LogClose, Member, MemberPhase, Run
+from airyard.core.versions import RUNNER
 from airyard.server.context import ServerContext
 from airyard.server.wakeups import Wakeups
 
-PROTOCOL = 1
-OLDEST_PROTOCOL = 1
 MAX_WAIT_S = 30.0
 MAX_BATCH_BYTES = 16 << 20
 LOGS_CLOSED_WAIT_S = 5.0
@@ -55,9 +55,17 @@ def router(desk: OrderDesk, leases: Leases | None = None) -> APIRouter:
 
     @routes.get("/orders")
     async def orders(
-        request: Request, after: int = 0, wait_s: float = 20.0, epoch: int = 0, lease_s: float = 0.0
+        request: Request,
+        after: int = 0,
+        wait_s: float = 20.0,
+        epoch: int = 0,
+        lease_s: float = 0.0,
+        protocol: int = 1,
     ) -> dict[str, Any]:
         context, key = _caller(request)
+        spoken = _common_protocol(protocol, protocol - 1)
+        if protocol < RUNNER.newest:
+            context.older_runners.add(key)
         ours = context.loop.peek(lambda control: control.state.epoch)
         if epoch > ours:
             raise _superseded(ours, epoch)
@@ -68,7 +76,7 @@ def router(desk: OrderDesk, leases: Leases | None = None) -> APIRouter:
         found = await _wait_for_orders(context, desk, key, after, min(wait_s, MAX_WAIT_S), leases)
         granted = [lease_order(leases.lease_s)] if leases is not None else []
         return {
-            "protocol": PROTOCOL,
+            "protocol": spoken,
             "epoch": ours,
             "orders": [*granted, *found],
             "server_time_ns": time.time_ns(),
@@ -80,9 +88,9 @@ def router(desk: OrderDesk, leases: Leases | None = None) -> APIRouter:
         context, key = _caller(request)
         received_ns = time.time_ns()
         body = _report_batch(await _limited_body(request))
-        _check_protocol(body)
+        spoken = _common_protocol(body.get("protocol"), body.get("protocol"))
         acknowledged = await _take_reports(context, key, body, received_ns)
-        return {"protocol": PROTOCOL, "acknowledged": acknowledged, "server_time_ns": time.time_ns()}
+        return {"protocol": spoken, "acknowledged": acknowledged, "server_time_ns": time.time_ns()}
 
     @routes.post("/logs")
     async def logs(request: Request) -> JSONResponse:
@@ -93,9 +101,9 @@ def router(desk: OrderDesk, leases: Leases | None = None) -> APIRouter:
         except Conflict as error:
             if "next" not in error.details:
                 raise
-            return JSONResponse({"protocol": PROTOCOL, "next": error.details["next"]}, status_code=409)
+            return JSONResponse({"protocol": RUNNER.newest, "next": error.details["next"]}, status_code=409)
         context.changes.publish([key.run_id])
-        return JSONResponse({"protocol": PROTOCOL, "next": expected})
+        return JSONResponse({"protocol": RUNNER.newest, "next": expected})
 
     @routes.get("/code/{tree_hash}")
     async def code(request: Request, tree_hash: str) -> StreamingResponse:
@@ -148,14 +156,20 @@ def _caller(request: Request) -> tuple[ServerContext, MemberKey]:
     return context, principal.member
 
 
-def _check_protocol(body: Mapping[str, Any]) -> None:
-    spoken = body.get("protocol")
-    if not isinstance(spoken, int) or not OLDEST_PROTOCOL <= spoken <= PROTOCOL:
+def _common_protocol(spoken: object, oldest: object) -> int:
+    """Return the newest form that the runner and this server speak. Raises: UserError.
+
+    A runner follows what the server answers, so one of a newer release speaks the server's form.
+    """
+    found = RUNNER.common(spoken, oldest)
+    if found is None:
         raise UserError(
-            f"the runner speaks protocol {spoken!r}; this server speaks {OLDEST_PROTOCOL} to {PROTOCOL}",
+            f"the runner speaks protocol {spoken!r}; this server (Airyard {airyard.__version__}) speaks {RUNNER}",
             code="PROTOCOL_MISMATCH",
-            fix="run the same version of Airyard on server and nodes",
+            fix="its run was started more than one release ago: go back to the release before, and let it end there "
+            "(docs/operate/upgrade.md)",
         )
+    return found
 
 
 def _superseded(ours: int, theirs: int) -> Unavailable:

@@ -19,11 +19,11 @@ import airyard
 from airyard.app.control import Control
 from airyard.app.explain_views import figures_document
 from airyard.app.views import rfc3339
+from airyard.core.versions import CLIENT
 from airyard.server.context import ServerContext
 from airyard.server.requests import PREFIX, Caller, Context, query, quickly
 
 router = APIRouter(prefix=PREFIX, tags=["server"])
-PROTOCOL = 1
 DISK_CACHE_S = 30.0
 _KINDS: Mapping[str, tuple[str, ...]] = {
     "code": ("server/blobs", "node/code"),
@@ -40,13 +40,22 @@ async def identify(
     context: Context,
     nonce: Annotated[str, Query(min_length=8, max_length=256)],
     token: Annotated[str | None, Query(max_length=64, description="the id of a token, not the token")] = None,
+    protocol: Annotated[int, Query(description="the newest form of this API that the client speaks")] = 1,
 ) -> dict[str, Any]:
     """Prove that this server holds the token, or knows the one of this id, to a client that has not sent it."""
+    return identity(context.access.proof(nonce, token), protocol)
+
+
+def identity(proof: str, protocol: int) -> dict[str, Any]:
+    """Return what a server says of itself to a client that speaks forms of the API up to ``protocol``.
+
+    A client of the first release wants to hear exactly the form that it speaks.
+    """
     return {
         "service": "airyard",
         "version": airyard.__version__,
-        "protocol": PROTOCOL,
-        "proof": context.access.proof(nonce, token),
+        "protocol": CLIENT.common(protocol) or CLIENT.oldest,
+        "proof": proof,
     }
 
 

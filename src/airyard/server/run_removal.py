@@ -29,6 +29,7 @@ def remove_remains(context: ServerContext, run: Run) -> dict[str, Any]:
         for member in attempt.members:
             context.progress.pop(attempt.member_key(member.index), None)
             context.clock_offsets_ns.pop(attempt.member_key(member.index), None)
+            context.older_runners.discard(attempt.member_key(member.index))
         if attempt.tracking.run_id:
             try:
                 context.tracker.delete_run(attempt.tracking.run_id)

@@ -20,7 +20,6 @@ import uvicorn
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-import airyard
 from airyard.adapters.journal_schema import version_of
 from airyard.adapters.journal_sql import SqlJournal
 from airyard.adapters.journal_tables import SCHEMA_VERSION
@@ -35,7 +34,7 @@ from airyard.server.doors import Beside, Doors, serve
 from airyard.server.errors import error_response
 from airyard.server.leading import Leading, not_leader, steady_ms
 from airyard.server.requests import PREFIX
-from airyard.server.routes_status import PROTOCOL
+from airyard.server.routes_status import identity
 
 LOOK_S = 0.25
 AWAY_PAUSE_S = 0.5
@@ -169,16 +168,9 @@ class Standby:
             return
         if scope["path"] == f"{PREFIX}/identify":
             asked = parse_qs(scope["query_string"].decode("ascii", "replace"))
-            answer: Any = JSONResponse(
-                {
-                    "service": "airyard",
-                    "version": airyard.__version__,
-                    "protocol": PROTOCOL,
-                    "proof": self._proof(
-                        asked.get("nonce", [""])[0][:256], next(iter(asked.get("token", ())), None)
-                    ),
-                }
-            )
+            proof = self._proof(asked.get("nonce", [""])[0][:256], next(iter(asked.get("token", ())), None))
+            spoken = asked.get("protocol", ["1"])[0]
+            answer: Any = JSONResponse(identity(proof, int(spoken) if spoken.isdecimal() else 1))
         else:
             seat = self._leader
             answer = error_response(
