@@ -69,6 +69,7 @@ NODE = Node(
     simulated=True,
     labels={"rack": "r1"},
     cordoned=True,
+    run_as="*",
 )
 POLICY = Policy(
     pools=(
@@ -208,7 +209,7 @@ RUN = Run(
     name="n",
     owner="ada",
     project="p",
-    workload=Workload(experiment="x", command="true", compute=Compute.of("GPU_2xH100")),
+    workload=Workload(experiment="x", command="true", compute=Compute.of("GPU_2xH100"), run_as="nightly"),
     spec_hash="s",
     idempotency_key="k",
     task_key="main",
@@ -234,6 +235,7 @@ RUN = Run(
     begin_ms=12,
     eligible_ms=11,
     token_id="k1",
+    unix_user="ada",
     tracking_off=True,
     version=9,
 )

@@ -90,6 +90,7 @@ def _node(item: Mapping[str, Any], machine: str) -> Node:
         memory_bytes=int(item["memory_bytes"]),
         simulated=bool(item["simulated"]),
         labels=dict(item["labels"]) or None,
+        run_as=str(item.get("run_as") or ""),
     )
 
 

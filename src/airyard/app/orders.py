@@ -16,6 +16,7 @@ from airyard.core.decide.grace import grace_of
 from airyard.core.errors import AiryardError
 from airyard.core.policy import NodeCommand, PoolPolicy
 from airyard.core.run import Attempt, Member, Order, Run, StopReason, TrackingState, gang_addresses
+from airyard.core.scheduling.nodes import starts_as
 from airyard.core.tracking_alias import alias_of
 from airyard.core.workload import Workload
 
@@ -46,6 +47,8 @@ class OrderDesk:
     secret: SecretLookup
     tracking_uri: str
     yard: str = ""
+    allow_root: bool = False
+    """Whether a run's Unix account may be root."""
 
     def orders(
         self,
@@ -92,6 +95,7 @@ class OrderDesk:
         simulated = node.simulated if node else run.simulated
         secrets, masked, problem = self._secrets(run, member)
         environment, unknown = self._environment(run)
+        problem = problem or unknown or _switch_problem(run, node)
         return {
             "number": PREPARE_NUMBER,
             "kind": "PREPARE",
@@ -107,7 +111,7 @@ class OrderDesk:
             "variables": workload.env_variables_of(member.index),
             "secrets": secrets,
             "mask": masked,
-            "problem": problem or unknown,
+            "problem": problem,
             "parameters": json.loads(workload.parameters_json) if workload.parameters_json else None,
             "devices": list(member.devices),
             "visible_devices": _visible(member, node),
@@ -117,6 +121,7 @@ class OrderDesk:
             "rendezvous_port": attempt.port,
             "attempt_timeout_s": workload.attempt_timeout_s,
             "limits": _limits(run, member, node),
+            "run_as": {"user": run.unix_user, "allow_root": self.allow_root} if run.unix_user else None,
             "stop": {"signal": workload.preemption.signal, "grace_s": grace_of(run)},
         }
 
@@ -140,6 +145,13 @@ class OrderDesk:
             version, known = run.workload.environment.version, ", ".join(sorted(self.bases)) or "none"
             return {}, f"environment version {version!r} is not defined in this yard (defined: {known})"
         return order, None
+
+
+def _switch_problem(run: Run, node: Node | None) -> str | None:
+    """Say what a runner of before ``run_as`` must be told: it would start the command as its agent's own account."""
+    if node is None or starts_as(node.run_as, run.unix_user):
+        return None
+    return f"the agent of node {node.name} cannot start a member as Unix user {run.unix_user}"
 
 
 def lease_order(seconds: float) -> dict[str, Any]:

@@ -35,6 +35,8 @@ class Node:
     simulated: bool = False
     labels: Mapping[str, str] | None = None
     cordoned: bool = False
+    run_as: str = ""
+    """As whom its agent starts members: ``*`` as anybody, else the one Unix account that it runs as itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

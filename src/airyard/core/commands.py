@@ -52,6 +52,8 @@ class SubmitRun:
     held: bool = False
     token_id: str = ""
     """The token that pays for it; empty for the owner's own."""
+    unix_user: str = ""
+    """The Unix account that its commands are to run as; empty leaves it to the nodes' agents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -309,6 +309,8 @@ class Run:
     eligible_ms: int = 0
     token_id: str = ""
     """The token with which it was submitted, or resumed last: its attempts are charged to it."""
+    unix_user: str = ""
+    """The Unix account that its commands run as; empty: as the agents of its nodes do."""
     version: int = 0
 
     @property

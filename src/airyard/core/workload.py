@@ -413,6 +413,8 @@ class Workload:
     preemption: PreemptionRules = field(default_factory=PreemptionRules)
     tracking: Tracking = field(default_factory=Tracking)
     permissions: tuple[Permission, ...] = ()
+    run_as: str | None = None
+    """The user of the yard whose Unix account the commands run as; None leaves it to yard and pool."""
     usage_policy_name: str | None = None
     usage_policy_id: str | None = None
     code: CodeReference | None = None
@@ -452,7 +454,14 @@ class Workload:
         return replace(self, code=code)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form that the server stores and the wire carries."""
+        """Return the JSON form that the server stores and the wire carries.
+
+        What was added later is left out while unset, so that older hashes stay.
+        """
+        out = self._json()
+        return out if self.run_as is None else {**out, "run_as": self.run_as}
+
+    def _json(self) -> dict[str, Any]:
         return {
             "format": WORKLOAD_FORMAT,
             "experiment": self.experiment,
@@ -501,6 +510,7 @@ class Workload:
             preemption=PreemptionRules.from_json(data.get("preemption", {})),
             tracking=Tracking.from_json(data.get("tracking", {})),
             permissions=tuple(Permission.from_json(grant) for grant in data.get("permissions", ())),
+            run_as=data.get("run_as"),
             usage_policy_name=data.get("usage_policy_name"),
             usage_policy_id=data.get("usage_policy_id"),
             code=CodeReference.from_json(code) if code else None,

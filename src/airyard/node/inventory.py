@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import psutil
 
 from airyard.node.gpu_locks import GpuLocks, shared_folder, user_name
+from airyard.node.identity import switchable
 from airyard.node.network import Wish
 
 _SIMULATED = re.compile(r"GPU_([1-9][0-9]{0,2})x([A-Za-z0-9][A-Za-z0-9_.-]*)")
@@ -53,6 +54,8 @@ class Node:
     memory_bytes: int
     simulated: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
+    run_as: str = ""
+    """As whom members can be started here: ``*`` as anybody, else the one account of this process."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the wire form."""
@@ -65,6 +68,7 @@ class Node:
             "memory_bytes": self.memory_bytes,
             "simulated": self.simulated,
             "labels": dict(self.labels),
+            "run_as": self.run_as,
         }
 
 
@@ -157,7 +161,7 @@ class Inventory:
         """Return all nodes; ``ours`` are the processes of our attempts. Claims free real GPUs."""
         nodes = [*self._real(ours), *self._simulated(), *self._cpu_slots()]
         extra = self._offer.labels
-        return [replace(node, labels={**node.labels, **extra}) for node in nodes] if extra else nodes
+        return [replace(node, labels={**node.labels, **extra}, run_as=self._run_as) for node in nodes]
 
     def close(self) -> None:
         """Let go of the GPUs."""

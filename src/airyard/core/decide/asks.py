@@ -89,6 +89,7 @@ def _new_run(run_id: int, project: str, command: SubmitRun, spec_hash: str, now_
         held=command.held,
         begin_ms=command.begin_ms,
         token_id=command.token_id,
+        unix_user=command.unix_user,
     )
 
 
@@ -110,6 +111,11 @@ def _fix(refusal: Refusal, run: Run) -> Fix:
     if refusal.reason is Reason.EXCEEDS_POOL:
         return Fix(
             text="ask for fewer or smaller nodes; `airyard pools` shows what there is",
+            command="airyard pools",
+        )
+    if refusal.reason is Reason.CANNOT_SWITCH_USER:
+        return Fix(
+            text="have such a node's agent run as root (docs/operate/people.md), or name a pool where one does",
             command="airyard pools",
         )
     compute = run.workload.compute

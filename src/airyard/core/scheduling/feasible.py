@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airyard.core.scheduling.nodes import natural
+from airyard.core.scheduling.nodes import natural, starts_as
 from airyard.core.scheduling.plan import NodeView, Reason, Refusal, Waiting
 
 
@@ -19,11 +19,12 @@ def fits_pool(node: NodeView, want: Waiting) -> bool:
 
 
 def fits_size(node: NodeView, want: Waiting) -> bool:
-    """True when the node, were it empty, could hold a member."""
+    """True when the node, were it empty, could hold a member, and start it as the account that it is to run as."""
     return (
         node.total >= want.devices_per_node
         and node.cpus >= (want.cpus or 0)
         and node.memory_bytes >= (want.memory_bytes or 0)
+        and starts_as(node.run_as, want.unix_user)
     )
 
 
@@ -47,6 +48,9 @@ def impossible(offers: Sequence[tuple[NodeView, int]], want: Waiting) -> Refusal
             message=f"no node offers {want.accelerator}{where}; this yard has {', '.join(offered) or 'no nodes yet'}",
             evidence={"offered": offered},
         )
+    switching = [(node, count) for node, count in of_pool if starts_as(node.run_as, want.unix_user)]
+    if not switching:
+        return _nobody_switches(of_pool, want)
     blocks: dict[tuple[str, str], int] = {}
     for node, count in of_pool:
         if fits_size(node, want):
@@ -55,9 +59,9 @@ def impossible(offers: Sequence[tuple[NodeView, int]], want: Waiting) -> Refusal
     most = max(blocks.values(), default=0)
     if most >= want.nodes:
         return None
-    largest = max(node.total for node, _ in of_pool)
+    largest = max(node.total for node, _ in switching)
     if not most:
-        message = _too_large([node for node, _ in of_pool], want)
+        message = _too_large([node for node, _ in switching], want)
     else:
         message = f"it asks {shape_in_words(want)}{_too_many(blocks, most, same_fabric=want.same_fabric)}"
     return Refusal(
@@ -65,6 +69,20 @@ def impossible(offers: Sequence[tuple[NodeView, int]], want: Waiting) -> Refusal
         reason=Reason.EXCEEDS_POOL,
         message=message,
         evidence={"nodes_asked": want.nodes, "nodes_fitting": most, "largest_node_devices": largest},
+    )
+
+
+def _nobody_switches(of_pool: Sequence[tuple[NodeView, int]], want: Waiting) -> Refusal:
+    """Say whom the agents of the nodes that would serve start members as."""
+    count = sum(count for _, count in of_pool)
+    others = sorted({node.run_as for node, _ in of_pool if node.run_as})
+    named = f" but as {', '.join(others[:5])}" if others else ""
+    return Refusal(
+        run_id=want.run_id,
+        reason=Reason.CANNOT_SWITCH_USER,
+        message=f"it runs as Unix user {want.unix_user}, and the agents of the {count} nodes of {want.accelerator} "
+        f"here start nobody{named}: an agent that switches users runs as root",
+        evidence={"unix_user": want.unix_user, "nodes": count, "agents_run_as": others},
     )
 
 

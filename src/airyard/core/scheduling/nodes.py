@@ -25,6 +25,11 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in re.split(r"(\d+)", name) if p)
 
 
+def starts_as(run_as: str, unix_user: str) -> bool:
+    """True when an agent that starts members as ``run_as`` can start one of this account; empty is anybody's."""
+    return not unix_user or run_as in ("*", unix_user)
+
+
 SlotKey = tuple[
     tuple[tuple[int, int, str], ...], tuple[tuple[int, int, str], ...], tuple[tuple[int, int, str], ...]
 ]
@@ -39,6 +44,7 @@ class Kind(NamedTuple):
     cpus: float
     memory_bytes: int
     accelerator: str
+    run_as: str
 
     def fits(self, shape: Shape) -> bool:
         """True when such a node, were it empty, could hold a member."""
@@ -48,6 +54,7 @@ class Kind(NamedTuple):
             and self.total >= shape.devices
             and self.cpus >= shape.cpus
             and self.memory_bytes >= shape.memory_bytes
+            and starts_as(self.run_as, shape.unix_user)
         )
 
 
@@ -186,6 +193,7 @@ class NodeIndex:
             view.cpus,
             view.memory_bytes,
             view.accelerator,
+            view.run_as,
         )
         key = natural(view.fabric), natural(view.rack), natural(view.name)
         slot = Slot(view=view, key=key, kind=kind, shared=shared, residents=residents)

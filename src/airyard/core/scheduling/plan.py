@@ -20,6 +20,7 @@ class Reason(Enum):
     """Why a run is not running: the closed list."""
 
     NO_SUCH_ACCELERATOR = "NO_SUCH_ACCELERATOR"
+    CANNOT_SWITCH_USER = "CANNOT_SWITCH_USER"
     EXCEEDS_POOL = "EXCEEDS_POOL"
     PROJECT_CEILING = "PROJECT_CEILING"
     BUDGET = "BUDGET"
@@ -54,6 +55,8 @@ class NodeView:
     rack: str = ""
     cordon: Cordon | None = None
     """Who cordoned it, when and why."""
+    run_as: str = ""
+    """See ``cluster.Node``."""
 
 
 class Shape(NamedTuple):
@@ -69,6 +72,7 @@ class Shape(NamedTuple):
     same_fabric: bool
     cpus: float
     memory_bytes: int
+    unix_user: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +97,8 @@ class Waiting:
     same_fabric: bool = False
     cpus: float | None = None
     memory_bytes: int | None = None
+    unix_user: str = ""
+    """The account that its nodes must be able to start it as; empty takes any node."""
     avoid_nodes: tuple[str, ...] = ()
     not_before_ms: int = 0
     begin_ms: int = 0
@@ -125,6 +131,7 @@ class Waiting:
             self.same_fabric,
             self.cpus or 0.0,
             self.memory_bytes or 0,
+            self.unix_user,
         )
 
     @property

@@ -112,7 +112,8 @@ def offers_of(state: ClusterState) -> list[tuple[NodeView, int]]:
         for node in state.nodes.values():
             pool = state.policy.pool_of(node)
             fabric = (node.labels or {}).get("fabric", "")
-            key = pool, fabric, node.accelerator, node.model, len(node.devices), node.cpus, node.memory_bytes
+            size = len(node.devices), node.cpus, node.memory_bytes
+            key = pool, fabric, node.accelerator, node.model, size, node.run_as
             first, count = found.get(key, (node, 0))
             found[key] = first, count + 1
         state.offers = tuple(found.values())
@@ -138,6 +139,7 @@ def node_view(policy: Policy, node: Node, alive: bool, cordon: Cordon | None = N
         simulated=node.simulated,
         fabric=labels.get("fabric", ""),
         rack=labels.get("rack", ""),
+        run_as=node.run_as,
     )
 
 
@@ -164,6 +166,7 @@ def waiting_of(run: Run, forecast: Forecast | None = None) -> Waiting:
         same_fabric=compute.same_fabric,
         cpus=compute.cpus,
         memory_bytes=compute.memory_bytes,
+        unix_user=run.unix_user,
         avoid_nodes=run.avoid_nodes,
         not_before_ms=run.not_before_ms,
         begin_ms=run.begin_ms,
