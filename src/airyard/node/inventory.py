@@ -154,6 +154,7 @@ class Inventory:
         self._nvml = nvml
         self._host = offer.machine or host_name()
         self._locks: GpuLocks | None = None
+        self._run_as = switchable()
         self.cpus = psutil.cpu_count() or 1
         self.memory_bytes = int(psutil.virtual_memory().total)
 
