@@ -23,6 +23,7 @@ _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _BACK_AFTER_S = {"kill-agent": 1.0, "power-off": 30.0, "partition": 30.0, "slow": 30.0}
 _LAG_S = 0.5
+_LOOK_S = 0.1
 
 
 class FaultKind(Enum):
@@ -192,15 +193,18 @@ class Injector:
         """Do an entry at its times, which count from now."""
         await asyncio.sleep(fault.at_s)
         while True:
-            self.strike(fault)
+            while not self.strike(fault):
+                await asyncio.sleep(_LOOK_S)  # a runner cannot be killed before there is one
             if fault.every_s is None:
                 return
             await asyncio.sleep(fault.every_s)
 
-    def strike(self, fault: Fault) -> None:
-        """Do it now, to machines that nothing else has happened to."""
-        for machine in self._drawn(fault):
+    def strike(self, fault: Fault) -> bool:
+        """Do it now, to machines that nothing else has happened to; False when there is none."""
+        drawn = self._drawn(fault)
+        for machine in drawn:
             self._do(fault, machine)
+        return bool(drawn)
 
     def _drawn(self, fault: Fault) -> list[Machine]:
         if isinstance(fault.machines, tuple):
