@@ -200,7 +200,7 @@ class Injector:
             await asyncio.sleep(fault.every_s)
 
     def strike(self, fault: Fault) -> bool:
-        """Do it now, to machines that nothing else has happened to; False when there is none."""
+        """Do it now, to machines that are named, or drawn of those that are well; False when there is none."""
         drawn = self._drawn(fault)
         for machine in drawn:
             self._do(fault, machine)
@@ -208,7 +208,7 @@ class Injector:
 
     def _drawn(self, fault: Fault) -> list[Machine]:
         if isinstance(fault.machines, tuple):
-            return [self._machines[name] for name in fault.machines if self._machines[name].well]
+            return [self._machines[name] for name in fault.machines if not self._machines[name].off]
         well = [machine for machine in self._machines.values() if machine.well and machine.joined]
         busy = [machine for machine in well if machine.members]
         # A fault that strikes nobody shows nothing: machines with members first.

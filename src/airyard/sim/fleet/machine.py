@@ -65,6 +65,8 @@ class Machine:
         self._labels: Mapping[str, str] = {}
         self._note = note
         self._boot = 1
+        self.off = False
+        """Powered off: nothing of it is there."""
         self._folders: dict[MemberKey, Folder] = {}
         self._runners: dict[MemberKey, Runner] = {}
         self._writer: asyncio.StreamWriter | None = None
@@ -90,7 +92,7 @@ class Machine:
     @property
     def well(self) -> bool:
         """True unless a fault has it."""
-        return self._agent_up.is_set() and self.network.up
+        return not self.off and self._agent_up.is_set() and self.network.up
 
     # --- the agent's connection
 
@@ -331,12 +333,14 @@ class Machine:
 
     def start_agent(self) -> None:
         """Let there be an agent again: it looks at every folder."""
-        self._note("agent-back", machine=self.name)
-        self._agent_up.set()
+        if not self.off:
+            self._note("agent-back", machine=self.name)
+            self._agent_up.set()
 
     def power_off(self) -> None:
         """End everything at once."""
         self._note("power-off", machine=self.name, keys=[str(key) for key in self._runners])
+        self.off = True
         self._agent_up.clear()
         self._hang_up()
         for key in list(self._runners):
@@ -350,6 +354,7 @@ class Machine:
     def power_on(self) -> None:
         """Come back with a new boot; the agent follows."""
         self._boot += 1
+        self.off = False
         self._note("power-on", machine=self.name)
         self._agent_up.set()
 
