@@ -36,6 +36,7 @@ from airyard.server.app import create_app
 from airyard.server.audit import AuditLog
 from airyard.server.auth import Gatekeeper
 from airyard.server.context import AccessParts, ServerContext
+from airyard.server.logins import LoginDesk
 
 TOKEN = "ayt_" + "x" * 43
 HEADERS = {"authorization": f"Bearer {TOKEN}"}
@@ -84,6 +85,8 @@ class Yard:
         self._number: dict[MemberKey, int] = {}
         self.join_machine("host", cpu_slots=cpu_slots, gpu_nodes=gpu_nodes)
 
+    logins: LoginDesk | None = None
+
     def _access(self, folder: Path) -> AccessParts:
         """Have the real gatekeeper over ``users``, which a test may replace."""
         gate = Gatekeeper(owner="ada", token=TOKEN, attempt_key=b"k" * 32, people=lambda: self.users)
@@ -97,6 +100,9 @@ class Yard:
             still=gate.still,
             proof=gate.proof,
             link=gate.one_time_link,
+            redeem=gate.session_for,
+            session=gate.session_of,
+            logins=self.logins,
             people=lambda: self.users,
             audit=AuditLog(folder / "audit"),
             used_ms=gate.used_ms,

@@ -20,9 +20,11 @@ from airyard.server import (
     routes_code,
     routes_explain,
     routes_files,
+    routes_login,
     routes_logs,
     routes_metrics,
     routes_nodes,
+    routes_pages,
     routes_policy,
     routes_reservations,
     routes_runs,
@@ -42,6 +44,7 @@ from airyard.wire import native
 
 MAX_BODY_BYTES = 8 << 20
 _OPEN = f"{PREFIX}/identify"
+_LOGIN = f"{PREFIX}/login"
 _RUNNER = f"{PREFIX}/runner/"
 _CODE = f"{PREFIX}/code/"
 _STATUSES = (400, 401, 403, 404, 409, 503)
@@ -83,7 +86,9 @@ def create_app(context: ServerContext, *, lifespan: Lifespan[FastAPI] | None = N
         routes_reservations,
         routes_secrets,
         routes_access,
+        routes_login,
         routes_admin,
+        routes_pages,
     ):
         app.include_router(part.router)
     app.add_api_route(f"{PREFIX}/openapi.json", _openapi, include_in_schema=False)
@@ -103,7 +108,7 @@ async def _openapi(request: Request) -> JSONResponse:
 
 
 class Gate:
-    """Lets nothing below ``/api`` pass without a person's token, but the identity question and runners' own way.
+    """Lets nothing below ``/api`` pass without a person's token, but the identity question, logins and runners' way.
 
     It stands before the routes, so that without a token nobody learns which paths exist or gets a body parsed.
     """
@@ -116,7 +121,7 @@ class Gate:
         """Serve one request, or refuse it."""
         path = scope.get("path", "")
         gated = scope["type"] == "http" and (path == "/api" or path.startswith("/api/"))
-        if not gated or path == _OPEN or path.startswith(_RUNNER):
+        if not gated or path in (_OPEN, _LOGIN) or path.startswith((_RUNNER, f"{_LOGIN}/")):
             await self._app(scope, receive, send)
             return
         try:

@@ -23,6 +23,7 @@ ATTEMPT_PREFIX = "aya_"
 TOKEN_PREFIX = "ayu_"
 ONE_TIME_S = 120.0
 SESSION_S = 12 * 3600.0
+SESSION_COOKIE = "airyard_session"
 NO_DIGEST = "0" * 64
 """Compared with where no token is known, so that an unknown one takes as long as a wrong one."""
 

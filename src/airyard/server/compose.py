@@ -21,7 +21,6 @@ from typing import Any
 import structlog
 import uvicorn
 from fastapi import FastAPI, Request
-from fastapi.responses import RedirectResponse
 
 from airyard.adapters.blob_files import FileBlobStore
 from airyard.adapters.estimates_sql import SqlEstimateStore
@@ -48,7 +47,7 @@ from airyard.ports.journal import Journal
 from airyard.server import routes_runner, sources
 from airyard.server.app import create_app
 from airyard.server.audit import AuditLog
-from airyard.server.auth import Gatekeeper
+from airyard.server.auth import SESSION_COOKIE, Gatekeeper
 from airyard.server.config import Config
 from airyard.server.configured_policy import declare_configured, read_configured
 from airyard.server.context import AccessParts, Principal, ServerContext
@@ -61,6 +60,7 @@ from airyard.server.housekeeping import Housekeeper
 from airyard.server.journal_place import journal_database
 from airyard.server.leader_gate import LeaderGate
 from airyard.server.lease_keeping import LeaseKeeper
+from airyard.server.logins import LoginDesk
 from airyard.server.mlflow_policy import AttemptScope
 from airyard.server.people_file import PeopleFile
 from airyard.server.premises import Premises
@@ -74,7 +74,6 @@ from airyard.server.tracking_rights import note_proxied, person_scope
 FIRST_HELLO_S = 30.0
 HOME_CHECK_S = 1.0
 EXIT_HOME_REMOVED = 7
-SESSION_COOKIE = "airyard_session"
 
 _log = structlog.get_logger("airyard.server")
 
@@ -213,6 +212,9 @@ class Server:
         parts.callback(token_use.stop)
         self._audit = AuditLog(folder / "audit")
         parts.callback(self._audit.close)
+        self._logins = LoginDesk(oidc) if (oidc := self._config.people.oidc) is not None else None
+        if self._logins is not None:
+            parts.callback(self._logins.close)
         return gatekeeper
 
     def _default_base(self) -> dict[str, Any]:
@@ -306,6 +308,9 @@ class Server:
             still=gatekeeper.still,
             proof=gatekeeper.proof,
             link=gatekeeper.one_time_link,
+            redeem=gatekeeper.session_for,
+            session=gatekeeper.session_of,
+            logins=self._logins,
             people=self._people.current,
             audit=self._audit,
             used_ms=gatekeeper.used_ms,
@@ -363,7 +368,6 @@ class Server:
         )
         if mlflow is not None:
             app.include_router(mlflow)
-        _add_session_route(app, gatekeeper)
         if self._inherited is not None:
             app.add_middleware(LeaderGate, leading=self._inherited.leading)
         return app
@@ -546,24 +550,6 @@ def _scopes(context: ServerContext, yard: str) -> Any:
         return context.loop.query(read).result(timeout=10)
 
     return scope_of
-
-
-def _add_session_route(app: FastAPI, gatekeeper: Gatekeeper) -> None:
-    """``/open?code=...&to=/mlflow/...`` changes a one-time code for a browser session."""
-
-    @app.get("/open", include_in_schema=False)
-    async def open_page(request: Request, code: str, to: str = "/mlflow/") -> RedirectResponse:
-        target = to if to.startswith("/") and not to.startswith("//") and "\\" not in to else "/mlflow/"
-        answer = RedirectResponse(target, status_code=303)
-        answer.set_cookie(
-            SESSION_COOKIE,
-            gatekeeper.session_for(code),
-            httponly=True,
-            samesite="strict",
-            secure=request.url.scheme == "https",
-            max_age=12 * 3600,
-        )
-        return answer
 
 
 def _has(module: str) -> bool:

@@ -11,7 +11,7 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import parse_qs, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from airyard.app.retention import DAY_MS, GIB, Keep, RetentionPolicy
 from airyard.core.errors import UserError
 from airyard.core.workload import parse_accelerator
+from airyard.server.config_oidc import OidcSection
 
 DEFAULT_SIMULATION = {"GPU_8xH100": 4, "GPU_1xH100": 2, "GPU_1xA10": 2}
 MAX_SIMULATED_NODES = 4096
@@ -163,6 +164,8 @@ class PeopleSection(_Section):
 
     file: str | None = None
     """A users.yaml; relative to the configuration file. Without one the owner is the only user."""
+    oidc: OidcSection | None = None
+    """A provider at which people log in; with it not everybody has to be in the file."""
 
 
 def _environments() -> dict[str, EnvironmentSection]:
@@ -236,7 +239,7 @@ def load_config(path: Path | None, *, home: Path) -> Config:
         update={
             "server": _tls_beside(folder, config.server),
             "policy": PolicySection(file=_beside(folder, config.policy.file)),
-            "people": PeopleSection(file=_beside(folder, config.people.file)),
+            "people": _people_beside(folder, config.people),
             "standby": config.standby.model_copy(update={"shared": _beside(folder, config.standby.shared)}),
             "journal": config.journal.model_copy(
                 update={"password_file": _beside(folder, config.journal.password_file)}
@@ -255,6 +258,11 @@ def _tls_beside(folder: Path, section: ServerSection) -> ServerSection:
     return section.model_copy(update={"tls": found})
 
 
+def _people_beside(folder: Path, section: PeopleSection) -> PeopleSection:
+    oidc = section.oidc.beside(folder) if section.oidc is not None else None
+    return section.model_copy(update={"file": _beside(folder, section.file), "oidc": oidc})
+
+
 def _beside(folder: Path, name: str | None) -> str | None:
     """Return a path that the file names relative to itself."""
     return None if name is None else str(folder / Path(name).expanduser())
@@ -269,18 +277,22 @@ def _problem(item: Mapping[str, Any]) -> str:
     section: type[BaseModel] = Config
     for name in path[:-1]:
         field = section.model_fields.get(name)
-        if (
-            field is not None
-            and isinstance(field.annotation, type)
-            and issubclass(field.annotation, BaseModel)
-        ):
-            section = field.annotation
+        if field is not None and (inner := _section_in(field.annotation)) is not None:
+            section = inner
         elif name in _environments() or section is Config:
             section = EnvironmentSection
     known = list(section.model_fields)
     near = difflib.get_close_matches(path[-1], known, n=1)
     hint = f'; did you mean "{near[0]}"?' if near else ""
     return f"{where}: unknown key{hint} (known: {', '.join(known)})"
+
+
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the section that a field holds, also where it may be left out or there may be several."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
 
 
 def _read(file: Path) -> dict[str, Any]:

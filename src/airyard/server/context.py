@@ -28,6 +28,7 @@ from airyard.server.audit import AuditLog
 if TYPE_CHECKING:
     from airyard.app.retention import RetentionPolicy
     from airyard.ports.tracker import Tracker
+    from airyard.server.logins import LoginDesk
 
 
 __all__ = ["AccessParts", "Principal", "ServerContext"]
@@ -45,6 +46,10 @@ class AccessParts:
     """(nonce, token id or None) -> hex HMAC-SHA256 under the owner's token, or under the digest of that token."""
     link: Callable[[Principal], str]
     """A fresh one-time code by which a browser gets the caller's session."""
+    redeem: Callable[[str], str]
+    """One-time code → session. Raises: Denied for one that was used, or is too old."""
+    session: Callable[[str], str]
+    """Token id → a session that ends with the token."""
     people: Callable[[], People]
     audit: AuditLog
     used_ms: MutableMapping[str, int] = field(default_factory=dict)
@@ -53,6 +58,8 @@ class AccessParts:
     """What is wrong with the newest users file, while an older one counts."""
     insecure: bool = False
     """True where plain HTTP leaves this machine."""
+    logins: LoginDesk | None = None
+    """Where a yard has a login provider."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -44,6 +44,13 @@ _MANAGE_SERVER = Access(Verb.MANAGE, Thing.SERVER)
 
 _NATIVE: Mapping[str, Entry] = {
     "GET /identify": Gateless.OPEN,
+    "GET /login": Gateless.OPEN,
+    "POST /login/browser": Gateless.OPEN,
+    "POST /login/device": Gateless.OPEN,
+    "POST /login/finish": Gateless.OPEN,
+    "POST /login/poll": Gateless.OPEN,
+    "POST /login/service": Gateless.OPEN,
+    "GET /whoami": _VIEW_SERVER,
     "GET /openapi.json": _VIEW_SERVER,
     "GET /status": _VIEW_SERVER,
     "POST /runs": Access(Verb.CREATE, Thing.RUN),
@@ -101,6 +108,8 @@ ROUTES: Mapping[str, Entry] = {
         f"{name.partition(' ')[0]} {PREFIX}{name.partition(' ')[2]}": entry for name, entry in _NATIVE.items()
     },
     "GET /open": Gateless.OPEN,
+    "GET /login": Gateless.OPEN,
+    "GET /login/callback": Gateless.OPEN,
     "GET /fleet/v1/identify": Gateless.OPEN,
     "POST /fleet/v1/join": Gateless.FLEET,
     "GET /fleet/v1/machines/{name}": Gateless.FLEET,

@@ -65,7 +65,7 @@ async def create_token(context: Context, caller: Caller, body: wire.TokenRequest
         login=own.login if own is not None else None,
     )
     await ask(context, CreateToken(token=token))
-    return {"token": _document(context, token, Spent(at_ms=now_ms)), "secret": text}
+    return {"token": token_document(context, token, Spent(at_ms=now_ms)), "secret": text}
 
 
 @router.get("/tokens", responses={200: {"model": wire.TokensAnswer}})
@@ -81,7 +81,7 @@ async def list_tokens(context: Context, caller: Caller) -> dict[str, Any]:
     shown.sort(key=lambda token: (-token.created_ms, token.token_id))
     nothing = Spent(at_ms=context.clock.now_ms())
     return {
-        "tokens": [_document(context, token, spent.get(token.token_id, nothing)) for token in shown],
+        "tokens": [token_document(context, token, spent.get(token.token_id, nothing)) for token in shown],
     }
 
 
@@ -95,7 +95,7 @@ async def revoke_token(context: Context, caller: Caller, token_id: TokenId) -> d
     require(caller.principal, Verb.DELETE, Thing.TOKEN, facts, missing=lambda: _no_token(token_id))
     await ask(context, RevokeToken(token_id=token_id, by=caller.name))
     revoked = await _token(context, token_id) or token
-    return {"tokens": [_document(context, revoked, Spent(at_ms=context.clock.now_ms()))]}
+    return {"tokens": [token_document(context, revoked, Spent(at_ms=context.clock.now_ms()))]}
 
 
 @router.get("/admin/audit", response_class=StreamingResponse)
@@ -155,7 +155,8 @@ def _no_token(token_id: str) -> NotFound:
     )
 
 
-def _document(context: ServerContext, token: Token, spent: Spent) -> Document:
+def token_document(context: ServerContext, token: Token, spent: Spent) -> Document:
+    """Return the TokenDoc of a token."""
     now_ms = context.clock.now_ms()
     return {
         "token_id": token.token_id,

@@ -20,11 +20,14 @@ MOST_GROUPS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """What a provider said of somebody when they logged in. ``subject`` is their id there, which never changes."""
+    """What a provider said of somebody when they logged in. ``subject`` is their id there, which never changes.
+
+    ``role`` None is a job's: it counts as a service of the users file, and has from there what it has.
+    """
 
     issuer: str
     subject: str
-    role: Role
+    role: Role | None
     groups: tuple[str, ...] = ()
 
 
@@ -54,14 +57,14 @@ def admitted(rules: LoginRules, claims: Mapping[str, Any]) -> tuple[str, Login]:
     if rules.domains:
         domain = _checked_email(claims, "this yard admits by e-mail domain").rpartition("@")[2].lower()
         if domain not in rules.domains:
-            raise _refused(f"{name} has an e-mail address at {domain}, which this yard does not admit")
+            raise _refused(f"{name} has an e-mail address at {domain}, which this yard does not admit", name)
     if rules.groups and not rules.groups & set(groups):
-        raise _refused(f"{name} is in none of the groups that this yard admits")
+        raise _refused(f"{name} is in none of the groups that this yard admits", name)
     given = [rules.roles[group] for group in groups if group in rules.roles]
     if rules.default_role is not None:
         given.append(rules.default_role)
     if not given:
-        raise _refused(f"none of the groups of {name} has a role in this yard")
+        raise _refused(f"none of the groups of {name} has a role in this yard", name)
     role = max(given, key=lambda one: one.rank)
     return name, Login(issuer=str(claims["iss"]), subject=str(claims["sub"]), role=role, groups=groups)
 
@@ -95,9 +98,10 @@ def _groups(rules: LoginRules, claims: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(groups)
 
 
-def _refused(reason: str) -> Denied:
+def _refused(reason: str, user: str | None = None) -> Denied:
     return Denied(
         reason,
         code="LOGIN_NOT_ALLOWED",
+        details={"user": user} if user is not None else None,
         fix="an admin of this yard says in [people.oidc] who may log in; groups and addresses are the provider's",
     )

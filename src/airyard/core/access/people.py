@@ -67,9 +67,10 @@ class People:
             return self.find(token.user)
         groups = frozenset(login.groups)
         named = self.known.get(token.user)
+        if named is None and (login.role is None or token.user == self.owner):
+            return None
         if named is None:
-            known = token.user != self.owner
-            return Person(name=token.user, role=login.role, groups=groups) if known else None
+            return Person(name=token.user, role=login.role or Role.VIEWER, groups=groups)
         found = self.find(token.user) if named.active else None
         return replace(found, groups=found.groups | groups) if found is not None else None
 

@@ -14,6 +14,8 @@ from airyard.core.access.roles import Kind, Scope
 HOUR_MS = 3_600_000
 KEPT_MS = 30 * 24 * HOUR_MS
 """So long a token that counts no more is still listed."""
+LOGIN_KEPT_MS = 3 * 24 * HOUR_MS
+"""So long one of a login: there are many of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,8 @@ class Token:
     def forgettable(self, now_ms: int) -> bool:
         """True when it has not counted for so long that nobody asks for it any more."""
         ends = [end for end in (self.revoked_ms, self.expires_ms) if end is not None]
-        return bool(ends) and now_ms >= min(ends) + KEPT_MS
+        kept_ms = KEPT_MS if self.login is None else LOGIN_KEPT_MS
+        return bool(ends) and now_ms >= min(ends) + kept_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,8 +44,10 @@ def _check_same_person(state: ClusterState, token: Token) -> None:
 
     Tokens that somebody other than their user revoked bind the name no more: an admin has looked at it.
     """
+    if token.login is None or token.login.role is None:
+        return
     for other in state.tokens.values():
-        if token.login is None or other.login is None or other.user != token.user:
+        if other.user != token.user or other.login is None or other.login.role is None:
             continue
         if other.revoked_ms is not None and other.revoked_by != other.user:
             continue
