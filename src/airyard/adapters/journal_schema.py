@@ -5,13 +5,17 @@ Owns: schema versions, the backup before a migration. Must not know: what the ta
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from sqlalchemy import Engine, inspect
+from sqlalchemy import Engine, inspect, text
+from sqlalchemy.exc import DBAPIError
 
+import airyard
 from airyard.adapters.journal_tables import SCHEMA_VERSION
 from airyard.adapters.sql_database import Database
 from airyard.core.errors import InvariantBroken, UserError
+from airyard.core.versions import check_release
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -28,16 +32,54 @@ def prepare(
     if found == target:
         return None
     if found is not None and found > target:
-        raise UserError(
-            f"The journal {database.name} has schema {found}; this version of Airyard knows schemas up to {target}.",
-            code="JOURNAL_TOO_NEW",
-            fix="Start the version that wrote it, or put back what was saved before it was migrated (beside a file it "
-            f"is called .bak-{target}).",
-            details={"found": found, "known": target},
-        )
-    backup = database.back_up(found) if found is not None else None
-    _upgrade(database, engine, target, migrations)
+        raise too_new(database, engine, found, target)
+    if found is None:
+        _upgrade(database, engine, target, migrations, fenced=False)
+        return None
+    _check_release(engine)
+    backup = database.back_up(found)
+    _upgrade(database, engine, target, migrations, fenced=True)
     return backup
+
+
+def last_version(engine: Engine) -> str:
+    """Return the release of the server that led last; empty where the journal does not say.
+
+    Cost: reads backwards over the events of its epoch.
+    """
+    newest = text("SELECT data FROM journal WHERE kind = 'EpochBegan' ORDER BY seq DESC LIMIT 1")
+    with engine.connect() as connection:
+        data = connection.execute(newest).scalar()
+    return str(json.loads(data).get("version") or "") if data else ""
+
+
+def too_new(database: Database, engine: Engine, found: int, known: int = SCHEMA_VERSION) -> UserError:
+    """Return why a version that knows schemas up to ``known`` must leave tables of schema ``found`` alone."""
+    return UserError(
+        f"The journal {database.name} has schema {found}{_writer(engine)}; this version of Airyard "
+        f"({airyard.__version__}) knows schemas up to {known}.",
+        code="JOURNAL_TOO_NEW",
+        fix="Start the version that wrote it, or put back what was saved before it was migrated (beside a file it "
+        f"is called .bak-{known}).",
+        details={"found": found, "known": known},
+    )
+
+
+def _writer(engine: Engine) -> str:
+    """Name the release that wrote the tables, where they still are what this version can ask."""
+    try:
+        version = last_version(engine)
+    except (DBAPIError, ValueError):
+        return ""
+    return f", of Airyard {version}" if version else ""
+
+
+def _check_release(engine: Engine) -> None:
+    """Refuse before anything is changed what ``Control`` would refuse after it. Raises: UserError."""
+    active = text("SELECT count(*) FROM runs WHERE state = 'ACTIVE'")
+    with engine.connect() as connection:
+        live = int(connection.execute(active).scalar() or 0)
+    check_release(last_version(engine), airyard.__version__, live_attempts=live)
 
 
 def version_of(engine: Engine) -> int | None:
@@ -56,7 +98,7 @@ def version_of(engine: Engine) -> int | None:
     return None
 
 
-def _upgrade(database: Database, engine: Engine, target: int, migrations: Path) -> None:
+def _upgrade(database: Database, engine: Engine, target: int, migrations: Path, *, fenced: bool) -> None:
     # Imported here: it takes a tenth of a second, and almost every start has nothing to migrate.
     from alembic import command
     from alembic.config import Config
@@ -65,5 +107,8 @@ def _upgrade(database: Database, engine: Engine, target: int, migrations: Path) 
     config.set_main_option("script_location", str(migrations).replace("%", "%%"))
     with engine.begin() as connection:
         database.lock_schema(connection)
+        if fenced:
+            # A leader that hung in the middle of a commit ends it before, or sees afterwards that it is replaced.
+            database.fence(connection)
         config.attributes["connection"] = connection
         command.upgrade(config, f"{target:04d}")

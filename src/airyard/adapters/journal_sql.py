@@ -19,7 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, literal_column, select, update
+from sqlalchemy import text as sql_text
 from sqlalchemy.exc import DBAPIError
 
 from airyard.adapters.journal_rows import (
@@ -32,7 +33,7 @@ from airyard.adapters.journal_rows import (
     to_text,
 )
 from airyard.adapters.journal_schema import prepare
-from airyard.adapters.journal_tables import journal, nodes, run_tags, runs, snapshots
+from airyard.adapters.journal_tables import SCHEMA_VERSION, journal, nodes, run_tags, runs, snapshots
 from airyard.adapters.sql_database import Database, database_of, upsert
 from airyard.core.errors import InvariantBroken
 from airyard.core.events import Recorded
@@ -58,7 +59,10 @@ class _Statements:
             return str(statement.compile(dialect=engine.dialect))
 
         newest = select(func.max(journal.c.seq)).scalar_subquery()
-        self.end = text(select(journal.c.seq, journal.c.epoch).where(journal.c.seq == newest))
+        schema: Any = select(literal_column("version_num")).select_from(sql_text("alembic_version"))
+        self.end = text(
+            select(journal.c.seq, journal.c.epoch, schema.scalar_subquery()).where(journal.c.seq == newest)
+        )
         self.add_event = text(insert(journal))
         self.put_run = text(upsert(engine, runs, RUN_COLUMNS[1:]))
         self.change_run = text(
@@ -199,7 +203,9 @@ class SqlJournal:
     def _check_end(self, writer: Connection, sql: _Statements, expected_seq: int, epoch: int) -> None:
         last = writer.exec_driver_sql(sql.end).first()
         last_seq, last_epoch = (last[0], last[1]) if last else (0, 0)
-        if last_seq != expected_seq or last_epoch > epoch:
+        # Tables of a newer form: the next leader is of a newer release, and has migrated before its epoch begins.
+        migrated = last is not None and int(last[2]) > SCHEMA_VERSION
+        if last_seq != expected_seq or last_epoch > epoch or migrated:
             raise stale_epoch(
                 f"The journal {self._database.name}",
                 last_seq=last_seq,

@@ -23,6 +23,7 @@ from airyard.core.scheduling.plan import Plan, Refusal
 from airyard.core.scheduling.snapshot import Delta, node_views, waiting_of
 from airyard.core.scheduling.waits import refusal_of
 from airyard.core.state import ClusterState
+from airyard.core.versions import check_release
 from airyard.ports.clock import Clock
 from airyard.ports.journal import Journal
 
@@ -67,6 +68,12 @@ class Batch:
     and are settled when the machines say hello again."""
 
 
+def check_readable_release(state: ClusterState) -> None:
+    """Refuse a journal whose last leader is of a release too far from this one. Raises: UserError."""
+    live = sum(1 for _ in state.live_attempts())
+    check_release(state.version, airyard.__version__, live_attempts=live)
+
+
 class Control:
     """One active writer over one journal. Not thread-safe: one thread calls everything."""
 
@@ -96,6 +103,7 @@ class Control:
             for recorded in self._journal.events_after(self.state.seq):
                 self.state.apply(recorded)
                 self.events_since_snapshot += 1
+            check_readable_release(self.state)
             (answer,) = self.commit([BeginEpoch(version=airyard.__version__)]).answers
             if not isinstance(answer, AiryardError):
                 break

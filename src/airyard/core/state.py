@@ -39,6 +39,8 @@ class ClusterState:
 
     seq: int = 0
     epoch: int = 0
+    version: str = ""
+    """The release of the server that began this epoch."""
     next_run_id: int = 1
     machines: dict[str, Machine] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -77,6 +79,7 @@ class ClusterState:
         return ClusterState(
             seq=self.seq,
             epoch=self.epoch,
+            version=self.version,
             next_run_id=self.next_run_id,
             machines=dict(self.machines),
             nodes=dict(self.nodes),
@@ -116,7 +119,7 @@ class ClusterState:
                 self._drop(event.run_id)
                 self.departed.pop(event.run_id, None)
             case events.EpochBegan():
-                self.epoch = event.epoch
+                self.epoch, self.version = event.epoch, event.version
             case events.MachineJoined():
                 self.offers = None
                 self._join(event)
@@ -316,6 +319,7 @@ class ClusterState:
             "format": STATE_FORMAT,
             "seq": self.seq,
             "epoch": self.epoch,
+            "version": self.version,
             "next_run_id": self.next_run_id,
             "machines": map(codec.encode, self.machines.values()),
             "nodes": map(codec.encode, self.nodes.values()),
@@ -349,6 +353,7 @@ class ClusterState:
         state = cls(
             seq=data["seq"],
             epoch=data["epoch"],
+            version=data.get("version", ""),
             next_run_id=data["next_run_id"],
             machines={machine.name: machine for machine in machines},
             nodes={node.name: node for node in nodes},

@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
+from airyard.core.errors import UserError
+
 _VERSION = re.compile(r"(\d+)\.(\d+)")
 
 
@@ -97,3 +99,31 @@ def order_of_upgrade(server: str, other: str, what: str) -> str:
         f"upgrade {what} to {server}; over more than one release go one at a time, the server first, "
         "then its nodes (docs/operate/upgrade.md)"
     )
+
+
+def check_release(last: str, mine: str, *, live_attempts: int) -> None:
+    """Refuse to take over a journal whose last leader is of a release too far away.
+
+    Without live attempts any older release will do: nothing is left that would have to understand this one.
+    Raises: UserError (``UPGRADE_TOO_FAR``, ``DOWNGRADE_TOO_FAR``).
+    """
+    found = kinship(last, mine)
+    details = {"journal": last, "server": mine, "live_attempts": live_attempts}
+    if found is Kinship.TOO_NEW:
+        raise UserError(
+            f"The journal was last written by Airyard {last}; this is Airyard {mine}. A server goes back by one "
+            "release at most.",
+            code="DOWNGRADE_TOO_FAR",
+            fix=f"Start Airyard {last}, or the release before it; or put back the backup that was made before the "
+            "upgrade (docs/operate/upgrade.md).",
+            details=details,
+        )
+    if found is Kinship.TOO_OLD and live_attempts:
+        raise UserError(
+            f"The journal was last written by Airyard {last}; this is Airyard {mine}, and {live_attempts} runs are "
+            "live: their runners and this server may not understand each other. Nothing was changed.",
+            code="UPGRADE_TOO_FAR",
+            fix=f"Go one release at a time, the server first, then its nodes; or start Airyard {last}, let the runs "
+            "end, then upgrade (docs/operate/upgrade.md).",
+            details=details,
+        )

@@ -20,13 +20,14 @@ import uvicorn
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from airyard.adapters.journal_schema import version_of
+from airyard.adapters.journal_schema import too_new, version_of
 from airyard.adapters.journal_sql import SqlJournal
 from airyard.adapters.journal_tables import SCHEMA_VERSION
 from airyard.adapters.sql_database import Database
+from airyard.app.control import check_readable_release
 from airyard.app.leadership import SeatWatch
 from airyard.core.access.tokens import Token
-from airyard.core.errors import AiryardError
+from airyard.core.errors import AiryardError, InvariantBroken, UserError
 from airyard.core.state import ClusterState
 from airyard.ports.leadership import LeaderSeat, Seat
 from airyard.server.config import ServerSection
@@ -49,30 +50,55 @@ class Follower:
         self._database = database
         self._journal: SqlJournal | None = None
         self._state: ClusterState | None = None
+        self._problem: AiryardError | None = None
 
     def token(self, token_id: str) -> Token | None:
         """Return a token that was given out, as far as the journal has been followed. Any thread."""
         state = self._state
         return state.tokens.get(token_id) if state is not None else None
 
+    @property
+    def problem(self) -> AiryardError | None:
+        """Why this server must not lead: the journal is of a release that it cannot follow."""
+        return self._problem
+
     def follow(self) -> None:
-        """Read on. Where the tables are of another version there is nothing to follow. Raises: AiryardError."""
+        """Read on. Where the tables are of an older version there is nothing to follow. Raises: AiryardError."""
         if self._journal is None:
             self._begin()
         if self._journal is None or self._state is None:
             return
-        for recorded in self._journal.events_after(self._state.seq):
-            self._state.apply(recorded)
+        version = self._state.version
+        try:
+            for recorded in self._journal.events_after(self._state.seq):
+                self._state.apply(recorded)
+            if self._state.version != version:
+                check_readable_release(self._state)
+                self._look_at_schema()
+            self._problem = None
+        except (UserError, InvariantBroken) as error:
+            self._problem = error
         self._state.departed.clear()
 
-    def _begin(self) -> None:
+    def _look_at_schema(self) -> int | None:
+        """Return the tables' schema. Raises: UserError for one that this version does not know."""
         engine = self._database.read_engine()
         try:
             with self._database.errors():
-                if version_of(engine) != SCHEMA_VERSION:
-                    return  # nothing may be migrated under a leader that works
+                found = version_of(engine)
+                if found is not None and found > SCHEMA_VERSION:
+                    raise too_new(self._database, engine, found)
+                return found
         finally:
             engine.dispose()
+
+    def _begin(self) -> None:
+        try:
+            if self._look_at_schema() != SCHEMA_VERSION:
+                return  # nothing may be migrated under a leader that works
+        except UserError as error:
+            self._problem = error
+            return
         journal = SqlJournal(self._database)
         snapshot = journal.open().snapshot
         self._state = ClusterState.from_json(dict(snapshot)) if snapshot is not None else ClusterState()
@@ -130,13 +156,19 @@ class Standby:
     def wait(self) -> Inheritance | None:
         """Return once this server leads; None: it was asked to stop first."""
         watch = SeatWatch(self._me, self._lease_ms)
-        told: str | None = None
+        told = told_problem = ""
+        first = True
         while not self._stopped.is_set():
             try:
+                if first:
+                    # So that what this server must not lead is known before the seat is taken.
+                    self._follower.follow()
+                    first = False
                 seat = self._seat.look()
                 may_take = watch.saw(seat, steady_ms())
                 self._leader = seat
-                if may_take and (leading := self._take(seat)) is not None:
+                problem = self._follower.problem
+                if may_take and problem is None and (leading := self._take(seat)) is not None:
                     self._leader = None
                     journal, state = self._follower.hand_over()
                     return Inheritance(leading=leading, journal=journal, state=state)
@@ -144,6 +176,11 @@ class Standby:
                 if seat is not None and told != seat.url:
                     told = seat.url
                     _log.info("standing_by", leader=seat.url, term=seat.term)
+                if problem is not None and told_problem != problem.message:
+                    told_problem = problem.message
+                    _log.error(
+                        "cannot_lead", code=problem.code, error=problem.message, fix=str(problem.fix or "")
+                    )
             except AiryardError as error:
                 _log.warning("cannot_follow", error=error.message)
                 self._stopped.wait(AWAY_PAUSE_S)
