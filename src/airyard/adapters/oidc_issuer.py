@@ -72,6 +72,11 @@ class Issuer:
         check_address(found)
         return found
 
+    def reach(self) -> None:
+        """Ask the provider something, unless it has answered just now. Raises: Unavailable (``PROVIDER_AWAY``)."""
+        with self._lock:
+            self._discovered(kept_s=self._rest_s)
+
     def metadata(self) -> Mapping[str, Any]:
         """Return the discovery document. Raises: Unavailable (``PROVIDER_AWAY``)."""
         with self._lock:
@@ -150,9 +155,9 @@ class Issuer:
             _log.info("provider_keys", issuer=self.url, keys=len(found))
         return self._keys[1]
 
-    def _discovered(self) -> Mapping[str, Any]:
+    def _discovered(self, kept_s: float = KEPT_S) -> Mapping[str, Any]:
         """Return the discovery document, asked for again when it is old. Call with the lock held."""
-        if self._metadata is None or self._clock() >= self._metadata[0] + KEPT_S:
+        if self._metadata is None or self._clock() >= self._metadata[0] + kept_s:
             found = self._get(f"{self.url.rstrip('/')}/.well-known/openid-configuration")
             if found.get("issuer") != self.url:
                 raise self._away(f"it calls itself {found.get('issuer')!s:.200}")

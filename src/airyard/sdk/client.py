@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from airyard.core.errors import AiryardError, NotFound, Unavailable
 from airyard.sdk import requests, streaming
 from airyard.sdk.config import Target, local_token, resolve
+from airyard.sdk.logins import Logins
 from airyard.sdk.requests import LATEST, Request
 from airyard.sdk.servers import NOT_LEADER, ServersTransport, split_hosts
 from airyard.sdk.streaming import Event
@@ -499,6 +500,15 @@ class Client:
     def tokens(self) -> Tokens:
         """Tokens and the audit."""
         return Tokens(self._get, self._open)
+
+    @property
+    def logins(self) -> Logins:
+        """Logging in; of a client that ``sdk.logins.stranger`` made."""
+        return Logins(self._get)
+
+    def who_am_i(self) -> Document:
+        """Return who the caller is here, and how that is known: ``name, role, groups, how, expires_at`` and so on."""
+        return self._get(requests.who_am_i())
 
     def close(self) -> None:
         """Close the kept connections."""

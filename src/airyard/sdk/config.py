@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from airyard.core.errors import UserError
+from airyard.sdk import saved_logins
 
 DEFAULT_HOME = "~/.airyard"
 
@@ -64,7 +65,10 @@ def resolve(
     client = _table(_read_toml(folder / "config.toml"), "client")
     if client.get("host"):
         return Target(
-            home=folder, host=str(client["host"]), token=token or _token_of(client), origin="config.toml"
+            home=folder,
+            host=str(client["host"]),
+            token=token or _token_of(client) or saved_logins.token_for(folder, str(client["host"])),
+            origin="config.toml",
         )
     return Target(home=folder, token=token)
 
@@ -83,14 +87,15 @@ def local_token(home: Path) -> str | None:
 
 
 def _token_for(host: str, home: Path) -> str | None:
-    """A host that was named without a token: the configured one's, else the embedded server's own.
+    """A host that was named without a token: the configured one's, that of a login, else the embedded server's own.
 
     Trying is safe: the server proves that it knows the token before the token is sent.
     """
     client = _table(_read_toml(home / "config.toml"), "client")
+    saved = saved_logins.token_for(home, host)
     if str(client.get("host", "")).rstrip("/") == host.rstrip("/"):
-        return _token_of(client)
-    return local_token(home)
+        return _token_of(client) or saved
+    return saved or local_token(home)
 
 
 def _profile(name: str, home: Path, token: str | None, environ: Mapping[str, str]) -> Target:
@@ -106,6 +111,7 @@ def _profile(name: str, home: Path, token: str | None, environ: Mapping[str, str
             fix=f"Add [client.profiles.{name}] with host and token to config.toml.",
         )
     secret = token or _token_of(found) or environ.get("AIRYARD_TOKEN")
+    secret = secret or saved_logins.token_for(home, str(found["host"]))
     return Target(home=home, host=str(found["host"]), token=secret or None, origin=f"profile {name}")
 
 

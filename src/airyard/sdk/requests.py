@@ -324,6 +324,21 @@ def revoke_token(token_id: str) -> Request:
     return Request(method="DELETE", path=_path("tokens", token_id))
 
 
+def login_ways() -> Request:
+    """Ask how one logs in."""
+    return Request(method="GET", path=_path("login"))
+
+
+def login_step(step: str, fields: Mapping[str, Any]) -> Request:
+    """Go one step of a login (``browser``, ``device``, ``finish``, ``poll``, ``service``). Each works once."""
+    return Request(method="POST", path=_path("login", step), body=dict(fields), idempotent=False)
+
+
+def who_am_i() -> Request:
+    """Ask who the caller is."""
+    return Request(method="GET", path=_path("whoami"))
+
+
 def audit(since_ms: int) -> Request:
     """Read the audit as JSON lines."""
     return Request(method="GET", path=_path("admin", "audit", query=[("since_ms", since_ms or None)]))

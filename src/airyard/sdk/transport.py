@@ -100,7 +100,8 @@ class HttpTransport:
     one may already be closed at the other end.
     """
 
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, token: str | None, *, anonymous: bool = False) -> None:
+        """``anonymous``: to log in, without a token that the other side could prove to know. TLS must do instead."""
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
             raise UserError(
@@ -116,9 +117,15 @@ class HttpTransport:
         self._prefix = parts.path.rstrip("/")
         self.url = f"{parts.scheme}://{parts.netloc}{self._prefix}"
         self._token = token
+        self._anonymous = anonymous
         self._idle: list[http.client.HTTPConnection] = []
         self._version = airyard.__version__
         """Of the server, as it said last."""
+
+    @property
+    def is_private(self) -> bool:
+        """True where nobody else reads along: over TLS, or on this machine."""
+        return self._scheme == "https" or _is_here(self._host)
 
     def send(self, request: Request, content: BinaryIO | None = None, size: int = 0) -> Answer:
         """See Transport."""
@@ -167,7 +174,9 @@ class HttpTransport:
         self, request: Request, content: BinaryIO | None, size: int
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         connection = self._take(request)
-        headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
+        headers = {"Accept": "application/json"}
+        if not self._anonymous:
+            headers["Authorization"] = f"Bearer {self._token}"
         body: Any = None
         if content is not None:
             body = content
@@ -203,19 +212,22 @@ class HttpTransport:
             self._idle.append(connection)
 
     def _connect(self) -> http.client.HTTPConnection:
-        if not self._token:
+        token = self._token or ""
+        if not token and not self._anonymous:
             raise Denied(
                 f"There is no token for the server {self.url}.",
                 code="NO_TOKEN",
-                fix="Set AIRYARD_TOKEN, or `token` beside `host` in config.toml.",
+                fix="Run `airyard login`, or set AIRYARD_TOKEN, or `token` beside `host` in config.toml.",
             )
         connection = self._open_connection()
         nonce = os.urandom(16).hex()
         try:
-            connection.request("GET", self._prefix + requests.identify(nonce, token_id_of(self._token)))
+            connection.request("GET", self._prefix + requests.identify(nonce, token_id_of(token)))
             response = connection.getresponse()
             payload = response.read(64 * 1024)
-            self._version = _check_identity(payload, prove(self._token, nonce), self.url)
+            self._version = _check_identity(
+                payload, prove(token, nonce) if token and not self._anonymous else None, self.url
+            )
         except BROKEN as error:
             connection.close()
             if _spoke_something_else(error):
@@ -295,15 +307,15 @@ def _spoke_something_else(error: BaseException) -> bool:
     )
 
 
-def _check_identity(payload: bytes, proof: str, url: str) -> str:
-    """Return the version that the server says it is of. Raises: Denied, UserError."""
+def _check_identity(payload: bytes, proof: str | None, url: str) -> str:
+    """Return the version that the server says it is of; ``proof`` None asks for none. Raises: Denied, UserError."""
     try:
         identity = json.loads(payload)
     except ValueError:
         raise _not_airyard(url, "its answer is not JSON") from None
     if not isinstance(identity, dict) or identity.get("service") != "airyard":
         raise _not_airyard(url, "it does not say that it is one")
-    if not hmac.compare_digest(str(identity.get("proof", "")).encode(), proof.encode()):
+    if proof is not None and not hmac.compare_digest(str(identity.get("proof", "")).encode(), proof.encode()):
         raise _not_airyard(url, "it does not know the token of this client")
     spoken, version = identity.get("protocol"), str(identity.get("version"))
     if CLIENT.common(spoken, spoken) is None:
@@ -321,7 +333,8 @@ def _not_airyard(url: str, why: str) -> Denied:
     return Denied(
         f"{url} has not proved to be your Airyard server: {why}. Nothing was sent to it.",
         code="NOT_AIRYARD",
-        fix="Check the host, and that AIRYARD_TOKEN is the token of that server.",
+        fix="Check the host, and that AIRYARD_TOKEN is the token of that server; a login that ended some days ago is "
+        "forgotten: `airyard login`.",
         details={"host": url},
     )
 
@@ -343,9 +356,13 @@ def _parse(payload: bytes, url: str) -> Any:
         raise Unavailable(f"The server {url} sent an answer that is not JSON.", code="BAD_ANSWER") from None
 
 
+def _is_here(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
 def _proxy(scheme: str, host: str) -> tuple[str, int] | None:
     """Return host and port of the proxy that the environment names for this server, if any."""
-    if host in ("localhost", "::1") or host.startswith("127."):
+    if _is_here(host):
         return None
     if not any(name.lower() in (f"{scheme}_proxy", "all_proxy") for name in os.environ):
         return None

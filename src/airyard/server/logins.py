@@ -104,6 +104,7 @@ class LoginDesk:
     def begin_browser(self, address: str, redirect_uri: str, back_to: str = "") -> tuple[str, str]:
         """Begin a login; return its handle, for its beginner alone, and where the browser goes. Raises: Unavailable."""
         client = self._person_client()
+        client.issuer.reach()  # or the person would learn from a browser's error page that the provider is away
         pending = Pending(
             address=address,
             until_s=self._clock() + LIFE_S,

@@ -430,6 +430,8 @@ def test_a_provider_may_change_its_keys_and_go_away(tmp_path: Path) -> None:
             )
             assert (broken.status_code, broken.json()["error"]["retryable"]) == (503, True)
             assert yard.principal(secret).name == "bob", "tokens go on counting"
+            assert (await client.post("/api/v1/login/browser", json={"port": PORT})).status_code == 503
+            assert (await client.post("/api/v1/login/device")).status_code == 503
             assert (await yard.as_service(provider.token())).status_code == 200, "known keys go on counting"
             browser.close()
 
