@@ -94,6 +94,7 @@ def create_app(context: ServerContext, *, lifespan: Lifespan[FastAPI] | None = N
     app.add_api_route(f"{PREFIX}/openapi.json", _openapi, include_in_schema=False)
     add_error_handlers(app)
     # The last one added is the outermost.
+    app.add_middleware(routes_pages.ToLogin, context=context)
     app.add_middleware(BodyLimit)
     app.add_middleware(Gate, context=context)
     app.add_middleware(AuditTrail, log=context.access.audit)

@@ -10,9 +10,11 @@ from urllib.parse import quote, urlsplit
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from airyard.core.errors import AiryardError
 from airyard.server.auth import SESSION_COOKIE, SESSION_S
+from airyard.server.context import ServerContext
 from airyard.server.logins import LIFE_S, Welcome
 from airyard.server.requests import Context
 from airyard.server.routes_login import address_of, apart, desk_of, give_token, noted_welcome
@@ -84,6 +86,39 @@ async def callback(
     _set_session(answer, request, context.access.session(token.token_id))
     answer.delete_cookie(LOGIN_COOKIE, path="/login")
     return answer
+
+
+class ToLogin:
+    """Sends a browser that opens a page below ``/mlflow`` without a session to the login; programs get their 401."""
+
+    def __init__(self, app: ASGIApp, context: ServerContext) -> None:
+        self._app = app
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http" or self._context.access.logins is None or not _opens_a_page(scope):
+            await self._app(scope, receive, send)
+            return
+        turned_away = False
+
+        async def send_or_turn(message: Message) -> None:
+            nonlocal turned_away
+            if message["type"] == "http.response.start" and message["status"] == 401:
+                turned_away = True
+            if not turned_away:
+                await send(message)
+
+        await self._app(scope, receive, send_or_turn)
+        if turned_away:
+            to = quote(str(scope["path"]), safe="")
+            await RedirectResponse(f"/login?to={to}", status_code=303)(scope, receive, send)
+
+
+def _opens_a_page(scope: Scope) -> bool:
+    accepts = next((value for name, value in scope["headers"] if name == b"accept"), b"")
+    path = str(scope["path"])
+    return scope["method"] == "GET" and path.startswith("/mlflow") and b"text/html" in accepts
 
 
 def _own_page(to: str) -> str:

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives import serialization
 from access_yard import AccessYard
 from airyard.core.access.people import People, Person
 from airyard.core.access.roles import Kind, Role
+from airyard.server.auth import unauthenticated
 from airyard.server.config_oidc import OidcSection, ServiceTrust
 from airyard.server.logins import LoginDesk
 from oidc_provider import SECRET, Browser, LoginProvider, new_key
@@ -475,6 +476,22 @@ def test_a_browser_logs_in_for_the_pages(yard: LoginYard, bob: Browser) -> None:
             away = await visitor.get("/login?to=//evil.example.org")
             back = bob.follow(away.headers["location"])
             assert 'content="0;url=/mlflow/"' in (await visitor.get(back)).text
+
+    play(scene())
+
+
+def test_a_page_without_a_session_leads_to_the_login(yard: LoginYard) -> None:
+    @yard.app.get("/mlflow/{path:path}")
+    def page(path: str) -> None:
+        raise unauthenticated(given=False)
+
+    async def scene() -> None:
+        async with yard.anybody() as client:
+            sent = await client.get("/mlflow/", headers={"accept": "text/html,*/*"})
+            assert (sent.status_code, sent.headers["location"]) == (303, "/login?to=%2Fmlflow%2F")
+            assert (await client.get("/mlflow/version")).status_code == 401, "programs are told, not sent"
+            wrong = await client.get("/api/v1/runs", headers={"accept": "text/html"})
+            assert wrong.status_code == 401
 
     play(scene())
 
