@@ -171,7 +171,10 @@ class FleetDesk:
 
     def _name_is_free(self, one: Applicant) -> None:
         """Refuse a name that another machine has, or had when this server was not there to see."""
-        there = one.name in self._engine.machines()
+        holder = self._engine.machines().get(one.name)
+        # A machine that was off for a moment is back before anybody missed it. A copy of its folder is elsewhere.
+        itself = holder == one.machine_id and self._address(one.name) == one.address
+        there = holder is not None and not itself
         before = self._registry.find(one.name) not in (None, one.machine_id)
         settled = self._engine.ready.is_set() and time.monotonic() - self._engine.ready_s > SETTLE_S
         if there or (before and not settled):
@@ -258,6 +261,13 @@ class FleetDesk:
                 details={"members": members},
             )
         return {"members": members}
+
+    def _address(self, machine: str) -> str | None:
+        def read(control: Control) -> str | None:
+            found = control.state.machines.get(machine)
+            return found.address if found is not None else None
+
+        return self._loop.query(read).result(timeout=10)
 
     def _members(self, machine: str) -> list[str]:
         def read(control: Control) -> list[str]:
