@@ -16,7 +16,7 @@ from pathlib import Path
 
 NETWORK = "10.77.0"
 FIRST_ADDRESS = 10
-TOOLS = ("ip", "unshare", "nsenter", "ps")
+TOOLS = ("ip", "tc", "unshare", "nsenter", "ps")
 PREFIX = "ayh"
 
 
@@ -100,6 +100,17 @@ class Host:
         self.run("kill", "-9", *map(str, pids))
         return pids
 
+    def stop_all(self) -> None:
+        """SIGSTOP everything but the first process: the host hangs, and its kernel still answers the network."""
+        self.run("kill", "-STOP", *map(str, self._all()))
+
+    def go_on(self) -> None:
+        """SIGCONT everything."""
+        self.run("kill", "-CONT", *map(str, self._all()))
+
+    def _all(self) -> list[int]:
+        return [pid for pid in self.pids("") if pid != 1]
+
 
 class Hosts:
     """Hosts h0, h1, ... on one bridge."""
@@ -147,6 +158,32 @@ class Hosts:
         """Put it back."""
         _ip("-n", self._switch, "link", "set", f"v{number}", "up")
 
+    def lose_power(self, number: int) -> None:
+        """Take a host off the network, then kill it: so no peer hears of the end of a connection."""
+        self.cut(number)
+        self.hosts[number].power_off()
+
+    def restore_power(self, number: int) -> None:
+        """Start it again, with another boot id, on the network."""
+        self.heal(number)
+        self.hosts[number].power_on()
+
+    def deafen(self, number: int, address: str, port: int | None = None) -> None:
+        """Drop what a host sends to an address (and port); what comes from there still arrives."""
+        _ip("-n", self.hosts[number].namespace, "rule", "add", *_sent_to(address, port))
+
+    def undeafen(self, number: int, address: str, port: int | None = None) -> None:
+        """Let it send again."""
+        _ip("-n", self.hosts[number].namespace, "rule", "delete", *_sent_to(address, port))
+
+    def throttle(self, number: int, rate: str | None) -> None:
+        """Let a host send so much, like ``200kbit``, and queue what is more for up to 2 s; None: as ever."""
+        namespace = self.hosts[number].namespace
+        subprocess.run(["tc", "-n", namespace, "qdisc", "delete", "dev", "eth0", "root"], capture_output=True)
+        if rate is not None:
+            shape = ["tbf", "rate", rate, "burst", "16kb", "latency", "2s"]
+            subprocess.run(["tc", "-n", namespace, "qdisc", "add", "dev", "eth0", "root", *shape], check=True)
+
     def close(self) -> None:
         """Power everything off and remove every trace."""
         for host in self.hosts:
@@ -158,6 +195,11 @@ class Hosts:
 def _ip(*arguments: str) -> None:
     done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, (arguments, done.stderr)
+
+
+def _sent_to(address: str, port: int | None) -> list[str]:
+    to_port = [] if port is None else ["ipproto", "tcp", "dport", str(port)]
+    return ["to", address, *to_port, "blackhole"]
 
 
 def _remove(namespace: str) -> None:
