@@ -35,6 +35,7 @@ from airyard.app.leases import Leases
 from airyard.app.loop import ControlLoop
 from airyard.app.orders import BaseEnvironment, OrderDesk, environment_order
 from airyard.app.tracking_runs import real_ids_for
+from airyard.core.access.people import RunAs
 from airyard.core.access.tokens import Token
 from airyard.core.commands import MachineAway
 from airyard.core.errors import AiryardError, Unavailable
@@ -88,7 +89,12 @@ class Server:
         self._declared = read_configured(config.policy.file)
         self._database = journal_database(config, home)
         file = config.people.file
-        self._people = PeopleFile(Path(file) if file is not None else None, owner=getpass.getuser())
+        self._people = PeopleFile(
+            Path(file) if file is not None else None,
+            owner=getpass.getuser(),
+            run_as=RunAs(config.people.run_as),
+            allow_root=config.people.allow_root,
+        )
         shared = config.standby.shared
         self._premises = Premises(home, Path(shared) if shared is not None else None)
         self._data_home = self._premises.data.parent
@@ -121,8 +127,9 @@ class Server:
         started_ms = self._clock.now_ms()
         self._premises.note_holder(started_ms, host, port)
         if doors.public_url is not None and self._config.engine.kind == "ray":
-            # The machines of a fleet come by the public door.
-            host, url = named_host(self._config.server.host), doors.public_url
+            # The machines of a fleet come as everybody else does.
+            url = doors.public_url
+            host = host if doors.public is None else named_host(self._config.server.host)
         folder = self._premises.data
         with contextlib.ExitStack() as parts:
             changes = ChangeFeed()
@@ -352,6 +359,7 @@ class Server:
             secret=lookup(context.secrets, self._audit),
             tracking_uri=f"{url}/mlflow",
             yard=self._premises.yard_id(),
+            allow_root=self._config.people.allow_root,
         )
 
         @contextlib.asynccontextmanager

@@ -29,6 +29,14 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _address(value: str) -> str:
+    """Return an address of a server without its last slash. Raises: ValueError."""
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "," in value or parts.path.strip("/"):
+        raise ValueError("write it like https://HOST:PORT")
+    return value.rstrip("/")
+
+
 class TlsSection(_Section):
     """What the server proves itself with beyond this machine: PEM files, relative to the configuration file."""
 
@@ -43,6 +51,13 @@ class ServerSection(_Section):
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     tls: TlsSection | None = None
     insecure: bool = False
+    url: str | None = None
+    """What others are told to come by, where it is not host and port: a name, a proxy, a service of Kubernetes."""
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str | None) -> str | None:
+        return None if value is None else _address(value)
 
 
 class RaySection(_Section):
@@ -153,10 +168,7 @@ class StandbySection(_Section):
     @field_validator("servers")
     @classmethod
     def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for address in value:
-            if not address.startswith(("http://", "https://")) or "," in address:
-                raise ValueError("write each one like https://HOST:PORT")
-        return tuple(address.rstrip("/") for address in value)
+        return tuple(_address(address) for address in value)
 
 
 class PeopleSection(_Section):
@@ -164,6 +176,10 @@ class PeopleSection(_Section):
 
     file: str | None = None
     """A users.yaml; relative to the configuration file. Without one the owner is the only user."""
+    run_as: Literal["server", "user"] = "server"
+    """``user``: every run has its user's Unix account, on nodes whose agents run as root."""
+    allow_root: bool = False
+    """Whether that account may be root."""
     oidc: OidcSection | None = None
     """A provider at which people log in; with it not everybody has to be in the file."""
 

@@ -32,6 +32,7 @@ class Doors:
     private: socket.socket
     public: socket.socket | None
     public_url: str | None
+    """What others are told to come by; None: at the address of ``private``."""
     insecure: bool
     """True where plain HTTP leaves this machine."""
 
@@ -44,14 +45,14 @@ class Doors:
         with contextlib.ExitStack() as sockets:
             if section.tls is None:
                 plain = sockets.enter_context(contextlib.closing(premises.listen(section.host, section.port)))
-                yield cls(private=plain, public=None, public_url=None, insecure=beyond)
+                yield cls(private=plain, public=None, public_url=section.url, insecure=beyond)
                 return
             tls_context(section)
             private = sockets.enter_context(contextlib.closing(premises.listen(LOOPBACK, None)))
             public = premises.listen(section.host, section.port, name="https")
             sockets.enter_context(contextlib.closing(public))
             host = named_host(section.host)
-            url = f"https://{f'[{host}]' if ':' in host else host}:{public.getsockname()[1]}"
+            url = section.url or f"https://{f'[{host}]' if ':' in host else host}:{public.getsockname()[1]}"
             yield cls(private=private, public=public, public_url=url, insecure=False)
 
     def copies(self) -> Doors:

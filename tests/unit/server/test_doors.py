@@ -57,3 +57,15 @@ def test_the_files_are_beside_the_configuration(tmp_path: Path) -> None:
     assert config.server.tls.certificate == str(tmp_path / "c.pem")
     assert config.server.tls.key == "/etc/k.pem"
     assert config.people.file == str(tmp_path / "users.yaml")
+
+
+@pytest.mark.parametrize(
+    "url", ["airyard:8290", "ftp://yard", "https://", "http://a,http://b", "http://yard/api"]
+)
+def test_a_url_that_is_no_address_of_a_server_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"https://HOST:PORT"):
+        ServerSection(url=url)
+
+
+def test_a_url_is_what_others_are_told() -> None:
+    assert ServerSection(url="https://yard.example/").url == "https://yard.example"
