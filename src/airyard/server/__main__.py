@@ -78,10 +78,22 @@ def main(arguments: list[str] | None = None) -> int:
 
         Server(config, home, simulate).run()
     except AiryardError as error:
-        structlog.get_logger("airyard.server").error("start_failed", **error.as_json())
-        print(json.dumps({"error": error.as_json()}), file=sys.stderr, flush=True)  # noqa: T201  # the starter reads it
+        sys.stderr.write(failure_text(error, for_person=sys.stderr.isatty()))
+        sys.stderr.flush()
         return error.exit_code
     return 0
+
+
+def failure_text(error: AiryardError, *, for_person: bool) -> str:
+    """Return what a failed start leaves on stderr: words on a terminal, else one JSON line, which the starter reads."""
+    if not for_person:
+        return json.dumps({"error": error.as_json()}) + "\n"
+    lines = [f"error: {error.message}"]
+    if error.fix is not None:
+        lines.append(f"next: {error.fix.text}")
+        if error.fix.command and error.fix.command not in error.fix.text:
+            lines.append(f"      {error.fix.command}")
+    return "\n".join(lines) + "\n"
 
 
 def _with_arguments(config: Config, given: argparse.Namespace) -> Config:
