@@ -21,11 +21,13 @@ from airyard.app.control import Control
 from airyard.app.leases import Leases
 from airyard.app.orders import PREPARE_NUMBER, OrderDesk, lease_order
 from airyard.app.reports import report_of
+from airyard.app.run_lookup import run_from
 from airyard.core.cluster import Node
 from airyard.core.commands import MemberReports, Report, ReportKind
 from airyard.core.decide import Acknowledged
-from airyard.core.errors import AiryardError, Conflict, Denied, Unavailable, UserError
+from airyard.core.errors import AiryardError, Conflict, Denied, NotFound, Unavailable, UserError
 from airyard.core.ids import MemberKey
+from airyard.core.log_frames import iter_frames
 from airyard.core.policy import PoolPolicy
 from airyard.core.run import Attempt, LogClose, Member, MemberPhase, Run
 from airyard.core.versions import RUNNER
@@ -96,6 +98,8 @@ def router(desk: OrderDesk, leases: Leases | None = None) -> APIRouter:
     async def logs(request: Request) -> JSONResponse:
         context, key = _caller(request)
         body = await _limited_body(request)
+        if await _is_closed(context, key):
+            return JSONResponse({"protocol": RUNNER.newest, "next": await _nothing_new(context, key, body)})
         try:
             expected = await run_in_threadpool(context.logs.append, key, body)
         except Conflict as error:
@@ -107,11 +111,43 @@ def router(desk: OrderDesk, leases: Leases | None = None) -> APIRouter:
 
     @routes.get("/code/{tree_hash}")
     async def code(request: Request, tree_hash: str) -> StreamingResponse:
-        context, _ = _caller(request)
+        context, key = _caller(request)
+        if not context.loop.peek(lambda control: _names_code(control, key, tree_hash)):
+            raise NotFound(f"run {key.run_id} has no code {tree_hash}", code="CODE_NOT_FOUND")
         blob = await run_in_threadpool(context.blobs.open, tree_hash)
         return StreamingResponse(_blocks(blob), media_type="application/gzip")
 
     return routes
+
+
+def _names_code(control: Control, key: MemberKey, tree_hash: str) -> bool:
+    """True for the code of the caller's own run: user code has this token, too, and others' code is not its."""
+    run = control.state.runs.get(key.run_id)
+    return run is not None and run.workload.code is not None and run.workload.code.tree_hash == tree_hash
+
+
+async def _is_closed(context: ServerContext, key: MemberKey) -> bool:
+    """Say whether a log is whole: who has an old token may add nothing to it. Raises: AttemptOver for no such member.
+
+    A run that has left memory may still get the rest of a log that was given up.
+    """
+    found = context.loop.peek(lambda control: control.state.member(key))
+    if found is not None:
+        return found[2].logs is not None
+    row = await run_in_threadpool(context.reads.run, key.run_id)
+    attempts = run_from(row).attempts if row is not None else ()
+    if key.attempt >= len(attempts) or key.member >= len(attempts[key.attempt].members):
+        raise AttemptOver(f"attempt {key.attempt_key} is not known")
+    return attempts[key.attempt].members[key.member].logs is not None
+
+
+async def _nothing_new(context: ServerContext, key: MemberKey, body: bytes) -> int:
+    """Answer a batch that was sent again after the log was closed. Raises: AttemptOver for one with more in it."""
+    expected = (await run_in_threadpool(context.logs.end, key)).next_seq
+    records, _ = iter_frames(body)
+    if any(record.next_seq > expected for record in records):
+        raise AttemptOver(f"the log of member {key} is closed")
+    return expected
 
 
 def _blocks(blob: Any) -> Any:
@@ -251,8 +287,9 @@ async def _take_reports(
     number = 0
     for item in body.get("reports", ()):
         if item.get("kind") == "PROGRESS":
-            context.progress[key] = (str(item.get("phase", "")), str(item.get("detail", "")))
-            context.changes.publish([key.run_id])
+            if context.loop.peek(lambda control: _is_live(control, key)):
+                context.progress[key] = (str(item.get("phase", "")), str(item.get("detail", "")))
+                context.changes.publish([key.run_id])
         else:
             report = report_of(item, offset_ns, now_ms)
             if report.logs is not None and not await _logs_arrived(context, key, report.logs):
@@ -269,6 +306,11 @@ async def _take_reports(
         if any(report.kind in (ReportKind.READY, ReportKind.EXITED) for report in taken):
             context.progress.pop(key, None)
     return number
+
+
+def _is_live(control: Control, key: MemberKey) -> bool:
+    found = control.state.member(key)
+    return found is not None and found[1].live
 
 
 def _offset(context: ServerContext, key: MemberKey, sent_ns: int, received_ns: int) -> int:
