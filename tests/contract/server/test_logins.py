@@ -299,6 +299,8 @@ def test_a_device_login(yard: LoginYard, bob: Browser) -> None:
                 return await client.post("/api/v1/login/poll", json={"handle": handle})
 
             begun = (await client.post("/api/v1/login/device")).json()
+            declined = (await client.post("/api/v1/login/device")).json()
+            bob.allow_device(declined["verification_uri"], declined["user_code"], "deny")
             handle = begun["handle"]
             assert 0 < (await poll(handle)).json()["wait_s"] <= begun["interval_s"], (
                 "the provider is not asked yet"
@@ -313,10 +315,7 @@ def test_a_device_login(yard: LoginYard, bob: Browser) -> None:
             assert yard.principal(done["secret"]).name == "bob"
             assert (await poll(handle)).json()["error_code"] == "LOGIN_EXPIRED"
 
-            begun = (await client.post("/api/v1/login/device")).json()
-            bob.allow_device(begun["verification_uri"], begun["user_code"], "deny")
-            time.sleep(begun["interval_s"])
-            refused = await poll(begun["handle"])
+            refused = await poll(declined["handle"])
             assert (refused.status_code, "declined" in refused.json()["message"]) == (401, True)
 
     play(scene())
