@@ -182,7 +182,10 @@ class Gatekeeper:
         if not token_id:
             return self._owner_principal()
         token = self._find_token(token_id)
-        return self._of_token(token) if token is not None else None
+        found = self._of_token(token) if token is not None else None
+        if found is not None:
+            self.used_ms[token_id] = self._now_ms()
+        return found
 
 
 def digest_of(credential: str) -> str:
