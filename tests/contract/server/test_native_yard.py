@@ -103,13 +103,13 @@ def test_every_failure_has_the_wire_form(yard: Yard) -> None:
 
 
 def test_a_bug_becomes_a_500_that_tells_nothing_but_its_number(yard: Yard) -> None:
-    @yard.app.get("/open")
+    @yard.app.get("/fleet/v1/identify")
     def broken() -> None:
         raise ZeroDivisionError("a secret detail")
 
     async def scene() -> None:
         async with yard.client() as client:
-            answer = await client.get("http://yard/open")
+            answer = await client.get("http://yard/fleet/v1/identify")
             assert (answer.status_code, code(answer)) == (500, "INTERNAL_ERROR")
             assert "secret" not in answer.text
             assert answer.headers["x-request-id"] in answer.json()["message"]
