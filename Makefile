@@ -90,6 +90,8 @@ lock: $(READY) ## compile requirements/*.lock anew; LOCK_FLAGS=--upgrade takes n
 	$(COMPILE) pyproject.toml --extra server --extra postgres --extra ray --group dev --output-file requirements/dev.lock
 	$(COMPILE) pyproject.toml --extra server --constraints requirements/dev.lock --output-file requirements/server.lock
 	$(COMPILE) pyproject.toml --constraints requirements/dev.lock --output-file requirements/client.lock
+	$(COMPILE) pyproject.toml --extra server --extra ray --constraints requirements/dev.lock \
+	  --output-file src/airyard/node/remote/node.lock
 	$(COMPILE) requirements/bootstrap.in --constraints requirements/dev.lock --output-file requirements/bootstrap.lock
 
 .PHONY: clean

@@ -32,7 +32,12 @@ def name_of(requirement: str) -> str:
 
 def locked(lock: str) -> dict[str, str]:
     """Return {name: version} of one lock file."""
-    return dict(LOCKED.findall((ROOT / "requirements" / lock).read_text(encoding="utf-8")))
+    return dict(LOCKED.findall(place_of(lock).read_text(encoding="utf-8")))
+
+
+def place_of(lock: str) -> Path:
+    """Return where a lock file is: that of a fleet's machines is carried to them, so it is in the package."""
+    return ROOT / ("src/airyard/node/remote" if lock == "node.lock" else "requirements") / lock
 
 
 def test_every_dependency_has_its_reason() -> None:
@@ -51,6 +56,7 @@ def test_every_dependency_has_its_reason() -> None:
         ("client.lock", CLIENT),
         ("server.lock", [*CLIENT, *SERVER]),
         ("dev.lock", [*CLIENT, *SERVER, *DEVELOPMENT]),
+        ("node.lock", [*CLIENT, *SERVER, *PROJECT["project"]["optional-dependencies"]["ray"]]),
         ("bootstrap.lock", ["uv"]),
     ],
 )
@@ -64,7 +70,7 @@ def test_the_lock_files_hold_what_pyproject_asks(lock: str, requirements: list[s
     assert {name: versions[name] for name in exact} == exact
 
 
-@pytest.mark.parametrize("lock", ["client.lock", "server.lock", "bootstrap.lock"])
+@pytest.mark.parametrize("lock", ["client.lock", "server.lock", "node.lock", "bootstrap.lock"])
 def test_every_lock_file_agrees_with_the_development_one(lock: str) -> None:
     development = locked("dev.lock")
     differing = {name: version for name, version in locked(lock).items() if development.get(name) != version}
@@ -72,7 +78,7 @@ def test_every_lock_file_agrees_with_the_development_one(lock: str) -> None:
 
 
 def test_the_lock_files_stay_lean_and_anonymous() -> None:
-    for path in sorted((ROOT / "requirements").glob("*.lock")):
+    for path in [*sorted((ROOT / "requirements").glob("*.lock")), place_of("node.lock")]:
         text = path.read_text(encoding="utf-8")
         assert "://" not in text, f"{path.name} names a host"
         assert "torch" not in locked(path.name), (

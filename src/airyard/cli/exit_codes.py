@@ -25,6 +25,7 @@ class ExitCode(IntEnum):
     PLATFORM = 7
     DEADLINE = 8
     ENVIRONMENT = 9
+    PARTIAL = 10
     TIME_LIMIT = 124
     INTERRUPTED = 130
     BROKEN_PIPE = 141
@@ -41,6 +42,7 @@ MEANING: dict[ExitCode, str] = {
     ExitCode.PLATFORM: "the run failed by platform, node or network after its retries, or Airyard has a bug",
     ExitCode.DEADLINE: "budget or deadline: a queue or total limit of the run, or `wait --timeout` passed",
     ExitCode.ENVIRONMENT: "the run failed by its environment or data",
+    ExitCode.PARTIAL: "of several hosts some were done and some not; the output says which and why",
     ExitCode.TIME_LIMIT: "the run reached its time limit",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C; a watched run goes on",
     ExitCode.BROKEN_PIPE: "the reader of the output went away",

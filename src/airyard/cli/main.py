@@ -58,6 +58,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "down": "Stop the local server.",
         "server": "Run a server in the foreground.",
         "node": "Let this machine join a fleet, or leave it.",
+        "fleet": "Bring machines into the fleet over SSH, and take them out.",
         "secrets": "Store, list and delete secrets.",
         "login": "Log in at the yard's login provider.",
         "logout": "End the login.",

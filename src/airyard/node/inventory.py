@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import psutil
 
+from airyard.node.allotment import Allotment, own
 from airyard.node.gpu_locks import GpuLocks, shared_folder, user_name
 from airyard.node.identity import switchable
 from airyard.node.network import Wish
@@ -85,6 +86,8 @@ class Offer:
     """Where members of a gang reach each other. All nodes of a local yard are on one machine: loopback does."""
     labels: Mapping[str, str] = field(default_factory=dict)
     network: Wish = field(default_factory=Wish)
+    allotment: Allotment | None = None
+    """How much of this machine may be offered; None: what this process was given."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Offer:
@@ -102,6 +105,7 @@ class Offer:
             address=str(data.get("address") or LOOPBACK),
             labels={str(name): str(value) for name, value in (data.get("labels") or {}).items()},
             network=Wish.from_json(data.get("network")),
+            allotment=Allotment.from_json(data["allotment"]) if data.get("allotment") else None,
         )
 
 
@@ -155,8 +159,10 @@ class Inventory:
         self._host = offer.machine or host_name()
         self._locks: GpuLocks | None = None
         self._run_as = switchable()
-        self.cpus = psutil.cpu_count() or 1
-        self.memory_bytes = int(psutil.virtual_memory().total)
+        self._allotment = offer.allotment if offer.allotment is not None else own()
+        cpus, memory_bytes = psutil.cpu_count() or 1, int(psutil.virtual_memory().total)
+        self.cpus = max(1, min(cpus, int(self._allotment.cpus or cpus)))
+        self.memory_bytes = min(memory_bytes, self._allotment.memory_bytes or memory_bytes)
 
     def nodes(self, ours: frozenset[int]) -> list[Node]:
         """Return all nodes; ``ours`` are the processes of our attempts. Claims free real GPUs."""
@@ -170,7 +176,8 @@ class Inventory:
             self._locks.release_all()
 
     def _real(self, ours: frozenset[int]) -> list[Node]:
-        gpus = self._nvml.gpus() if self._nvml is not None else []
+        seen = self._nvml.gpus() if self._nvml is not None else []
+        gpus = [gpu for gpu in seen if self._allotment.allows(gpu.index, gpu.uuid, len(seen))]
         by_model: dict[str, list[Gpu]] = {}
         for gpu in gpus:
             by_model.setdefault(model_of(gpu.name), []).append(gpu)

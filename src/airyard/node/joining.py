@@ -29,9 +29,9 @@ from urllib.parse import urlsplit
 
 import airyard
 from airyard.adapters import ray_command
-from airyard.adapters.agent_process import connected
 from airyard.adapters.ray_keeper import end_keeper, keeper_pid, start_keeper
 from airyard.core.errors import AiryardError, Conflict, Denied, Fix, Unavailable, UserError, from_json
+from airyard.node.allotment import Allotment, own
 from airyard.node.inventory import Offer, host_name
 from airyard.node.network import Network, Wish, choose, collect, wish_problem
 
@@ -41,7 +41,6 @@ PORTS = ("node_manager", "object_manager")
 _ANSWER_S = 30.0
 _CONNECT_S = 5.0
 _ARRIVE_S = 120.0
-_FAREWELL_S = 20.0
 _POLL_S = 0.2
 
 
@@ -60,6 +59,8 @@ class Wanted:
     simulate: Mapping[str, int] = field(default_factory=dict)
     cpu_slots: int | None = None
     until_ms: int | None = None
+    allotment: Allotment | None = None
+    """How much of the machine it offers; None: what this process was given (``allotment.own``)."""
 
 
 def join(wanted: Wanted) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def join(wanted: Wanted) -> dict[str, Any]:
     name = wanted.name or host_name()
     folder = wanted.home / "node" / "ray"
     _check_home(wanted.home, folder)
-    desk = Desk(wanted.server, _read_token(wanted.token_file))
+    desk = Desk(wanted.server, read_token(wanted.token_file))
     desk.check()
     address = wanted.address or wished_address(collect(), wanted.network) or desk.own_address()
     machine_id = _machine_id(folder)
@@ -85,6 +86,7 @@ def join(wanted: Wanted) -> dict[str, Any]:
         "server_url": desk.url,
         "until_ms": wanted.until_ms,
         "network": asdict(wanted.network),
+        "allotment": asdict(wanted.allotment if wanted.allotment is not None else own()),
     }
     try:
         Offer.from_json(offer)
@@ -96,7 +98,37 @@ def join(wanted: Wanted) -> dict[str, Any]:
     _start_ray(folder, wanted, head, address)
     nodes = _await_arrival(desk, f"machines/{name}?machine_id={machine_id}", folder)
     desk.post("until", {"name": name, "until_ms": wanted.until_ms or 0})
-    return {"name": name, "address": address, "server": desk.url, "nodes": nodes}
+    return {
+        "name": name,
+        "address": address,
+        "server": desk.url,
+        "nodes": nodes,
+        "allotment": offer["allotment"],
+    }
+
+
+def adopt(wanted: Wanted) -> dict[str, Any] | None:
+    """Return what ``join`` would, if this data folder is in that very fleet already, by the same offer; else None."""
+    folder = wanted.home / "node" / "ray"
+    try:
+        offer = json.loads((folder / "offer.json").read_text())
+    except (OSError, ValueError):
+        return None
+    desk = Desk(wanted.server, read_token(wanted.token_file))
+    asked = (desk.url, dict(wanted.labels), dict(wanted.simulate), wanted.cpu_slots)
+    kept = (offer["server_url"], offer["labels"], offer["simulate"], offer["cpu_slots"])
+    if keeper_pid(folder) is None or asked != kept or wanted.name not in ("", offer["machine"]):
+        return None
+    desk.check()
+    found = desk.get(f"machines/{offer['machine']}?machine_id={offer['id']}")
+    desk.post("until", {"name": offer["machine"], "until_ms": wanted.until_ms or 0})
+    return {
+        "name": offer["machine"],
+        "address": offer["address"],
+        "server": desk.url,
+        "nodes": found["nodes"],
+        "allotment": offer.get("allotment"),
+    }
 
 
 def wished_address(network: Network, wish: Wish) -> str:
@@ -109,42 +141,6 @@ def wished_address(network: Network, wish: Wish) -> str:
         )
     addresses = choose(network, wish, "").addresses if wish.interface else ()
     return addresses[0].partition("/")[0] if addresses else ""
-
-
-def leave(home: Path, *, force: bool = False) -> dict[str, Any]:
-    """Leave the fleet: Ray ends here, and the agent unless members live on. Raises: NODE_BUSY, unless ``force``."""
-    folder = home / "node" / "ray"
-    try:
-        offer = json.loads((folder / "offer.json").read_text())
-    except (OSError, ValueError):
-        raise UserError(f"{home} has joined no fleet.", code="NOT_JOINED") from None
-    members: list[str] = []
-    desk = None
-    try:
-        desk = Desk(str(offer["server_url"]), _read_token(folder / "token"))
-        members = desk.post("leave", {"name": offer["machine"], "force": force})["members"]
-    except Unavailable:
-        if not force:
-            raise
-    end_keeper(folder)
-    # First, because a relay that still lives would start the agent again.
-    (folder / "offer.json").unlink(missing_ok=True)
-    if not members:
-        with contextlib.suppress(OSError), connected(home) as stream:
-            stream.settimeout(_CONNECT_S)
-            stream.sendall(b'{"id":0,"op":"stop"}\n')
-            while stream.recv(4096):
-                pass
-    _await_farewell(desk, f"machines/{offer['machine']}?machine_id={offer['id']}")
-    return {"name": offer["machine"], "members": members}
-
-
-def _await_farewell(desk: Desk | None, question: str) -> None:
-    """Wait a little until the server has noticed, so that the name is free when this returns."""
-    deadline = time.monotonic() + _FAREWELL_S
-    with contextlib.suppress(AiryardError):
-        while desk is not None and desk.get(question)["joined"] and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
 
 
 def is_joined(home: Path) -> bool:
@@ -272,7 +268,7 @@ def _check_home(home: Path, folder: Path) -> None:
             ) from None
 
 
-def _read_token(path: Path) -> str:
+def read_token(path: Path) -> str:
     try:
         token = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -24,7 +24,7 @@ from airyard.adapters.ray_head import RayHead
 from airyard.app.control import Control
 from airyard.app.leases import LONE_LEASE_S, STANDBY_LEASE_S
 from airyard.app.loop import ControlLoop
-from airyard.core.commands import EndReservation, MakeReservation
+from airyard.core.commands import DrainNodes, EndReservation, MakeReservation, UncordonNodes
 from airyard.core.errors import Conflict, Denied, Fix, UserError
 from airyard.core.policy import Reservation
 from airyard.server.config import EngineSection
@@ -36,6 +36,7 @@ PROBE_S = 3.0
 SETTLE_S = 30.0
 """After a start of the server, machines that it knew have this time to be heard of before their names are free."""
 UNTIL_NOTE = "it leaves: airyard node join --until"
+LEAVE_NOTE = "it leaves: airyard node leave"
 
 
 def make_ray_engine(
@@ -224,18 +225,24 @@ class FleetDesk:
     def until(self, name: str, until_ms: int) -> dict[str, Any]:
         """Set the machine's nodes aside from its end on: nothing is placed that would not be over, the rest drains."""
 
-        def read(control: Control) -> tuple[list[str], list[int]]:
-            nodes = sorted(node.name for node in control.state.nodes.values() if node.machine == name)
+        def read(control: Control) -> tuple[list[str], list[int], list[str]]:
+            state = control.state
+            nodes = sorted(node.name for node in state.nodes.values() if node.machine == name)
             old = [
                 each.reservation_id
-                for each in control.state.reservations.values()
+                for each in state.reservations.values()
                 if each.note == UNTIL_NOTE and set(each.nodes) & set(nodes)
             ]
-            return nodes, old
+            closed = [
+                node for node in nodes if node in state.cordons and state.cordons[node].reason == LEAVE_NOTE
+            ]
+            return nodes, old, closed
 
-        nodes, old = self._loop.query(read).result(timeout=10)
+        nodes, old, closed = self._loop.query(read).result(timeout=10)
         for number in old:
             self._loop.submit(EndReservation(reservation_id=number, by=self._by)).result(timeout=10)
+        if closed:  # by its last leaving, not by an operator, whose cordons stay
+            self._loop.submit(UncordonNodes(nodes=tuple(closed), by=self._by)).result(timeout=10)
         if until_ms <= 0:
             return {"nodes": nodes}
         wanted = Reservation(
@@ -250,9 +257,15 @@ class FleetDesk:
         self._loop.submit(MakeReservation(reservation=wanted)).result(timeout=10)
         return {"nodes": nodes}
 
-    def leave(self, name: str, *, force: bool) -> dict[str, Any]:
-        """Say whether a machine may leave. Raises: Conflict that lists its members, unless forced."""
+    def leave(self, name: str, *, force: bool, within_s: int | None = None) -> dict[str, Any]:
+        """Say whether a machine may leave. Raises: Conflict that lists its members, unless forced.
+
+        With ``within_s`` nothing is refused: its nodes are drained, so that all are gone by then at the latest.
+        """
         members = self._members(name)
+        if within_s is not None:
+            self._drain(name, within_s)
+            return {"members": members}
         if members and not force:
             raise Conflict(
                 f"{name} still has live members ({len(members)}): {', '.join(members[:10])}",
@@ -268,6 +281,16 @@ class FleetDesk:
             return found.address if found is not None else None
 
         return self._loop.query(read).result(timeout=10)
+
+    def _drain(self, machine: str, within_s: int) -> None:
+        def read(control: Control) -> list[str]:
+            return sorted(node.name for node in control.state.nodes.values() if node.machine == machine)
+
+        nodes = self._loop.query(read).result(timeout=10)
+        if nodes:
+            deadline_ms = self._now_ms() + within_s * 1000
+            wanted = DrainNodes(nodes=tuple(nodes), by=self._by, reason=LEAVE_NOTE, deadline_ms=deadline_ms)
+            self._loop.submit(wanted).result(timeout=10)
 
     def _members(self, machine: str) -> list[str]:
         def read(control: Control) -> list[str]:

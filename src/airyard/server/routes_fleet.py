@@ -48,10 +48,11 @@ class UntilRequest(_Body):
 
 
 class LeaveRequest(_Body):
-    """A machine that leaves; ``force``: though members of it live on."""
+    """A machine that leaves; ``force``: though members of it live on; ``within_s``: they are to be gone by then."""
 
     name: Name
     force: bool = False
+    within_s: Annotated[int, Field(ge=1, le=31 * 86_400)] | None = None
 
 
 def router(desk: FleetDesk) -> APIRouter:
@@ -90,6 +91,8 @@ def router(desk: FleetDesk) -> APIRouter:
     async def leave(body: LeaveRequest, authorization: Bearer = None) -> dict[str, Any]:
         """Say whether a machine may leave."""
         desk.authorise(authorization)
-        return await run_in_threadpool(lambda: desk.leave(body.name, force=body.force))
+        return await run_in_threadpool(
+            lambda: desk.leave(body.name, force=body.force, within_s=body.within_s)
+        )
 
     return routes

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import signal
-import threading
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from airyard.cli.app import App, VerbGroup, key_values, pass_app
+from airyard.cli.moments import SpanType
+
+if TYPE_CHECKING:
+    from airyard.node.allotment import Allotment
+    from airyard.node.joining import Wanted
 
 
 @click.group("node", cls=VerbGroup)
@@ -47,73 +52,125 @@ def command() -> None:
 )
 @click.option("--cpu-slots", type=click.IntRange(0, 4096), help="CPU nodes (at least 4, as many as cores).")
 @click.option(
+    "--gpus", metavar="LIST", help="GPUs it offers: all, none, 0,1 or UUIDs (what this process was given)."
+)
+@click.option(
+    "--cpus", type=click.FloatRange(min=1), metavar="N", help="Cores it offers (what this process was given)."
+)
+@click.option("--memory", metavar="SIZE", help="Memory it offers: 64G (what this process was given).")
+@click.option(
     "--until", metavar="TIME", help="It leaves then: only what ends before is placed; what is left drains."
 )
 @click.option(
     "--block", is_flag=True, help="Stay in the foreground, and leave when stopped: for systemd and Slurm."
 )
+@click.option(
+    "--leave-within",
+    type=SpanType(),
+    metavar="SPAN",
+    help="With --block: when stopped, have the runs here leave first, and go on elsewhere.",
+)
 @pass_app
 def join(
-    app: App,
-    server: str,
-    token_file: Path,
-    name: str | None,
-    address: str | None,
-    interface: str | None,
-    hcas: tuple[str, ...],
-    pool: str | None,
-    labels: tuple[str, ...],
-    simulated: tuple[str, ...],
-    cpu_slots: int | None,
-    until: str | None,
-    block: bool,
+    app: App, server: str, token_file: Path, block: bool, leave_within: int | None, **given: Any
 ) -> None:
-    """Join the fleet of the server at HOST:PORT with this machine. The server is not asked for a person's token."""
-    from airyard.cli.verbs.up import parse_simulation
-    from airyard.node import joining
-    from airyard.node.network import Wish
+    """Join the fleet of the server at HOST:PORT with this machine. The server is not asked for a person's token.
+
+    Inside an allocation of a batch system, or with CUDA_VISIBLE_DEVICES, it offers what it was given and no more.
+    With --block, SIGUSR1 says in good time that it will have to leave: it takes no more runs, and leaves by --until.
+    """
+    from airyard.node import joining, leaving
     from airyard.sdk import config
 
     home = config.home_folder(app.options.get("home")).absolute()
-    wanted = joining.Wanted(
-        server=server,
-        token_file=token_file,
-        home=home,
-        name=(name or "").lower(),
-        address=address or "",
-        network=Wish(interface=interface or "", hcas=hcas),
-        labels={**key_values(labels, "--label"), **({"pool": pool} if pool else {})},
-        simulate=parse_simulation(",".join(simulated)) if simulated else {},
-        cpu_slots=cpu_slots,
-        until_ms=_until_ms(until, datetime.now(UTC)) if until else None,
-    )
-    stop = threading.Event()
+    wanted = _wanted(server, token_file, home, given)
+    asked = leaving.Asked()
     if block:
+        within_s = leave_within or 0
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
-    found = joining.join(wanted)
+            signal.signal(number, lambda *_: asked.leave(within_s))
+        signal.signal(signal.SIGUSR1, lambda *_: asked.leave(_seconds_until(wanted.until_ms)))
+    found = (joining.adopt(wanted) if block else None) or joining.join(wanted)
+    what = _offered(found["allotment"] or {})
     _tell(
         app,
         found,
-        f"{found['name']} ({found['address']}) joined {found['server']}: {', '.join(found['nodes'])}",
+        f"{found['name']} ({found['address']}) joined {found['server']}{what}: {', '.join(found['nodes'])}",
     )
     if block:
-        while not stop.wait(1.0) and joining.is_joined(home):
-            pass
-        joining.leave(home, force=True)
+        leaving.stay(home, asked, until_ms=wanted.until_ms)
+
+
+def _wanted(server: str, token_file: Path, home: Path, given: dict[str, Any]) -> Wanted:
+    from airyard.cli.verbs.up import parse_simulation
+    from airyard.node.joining import Wanted
+    from airyard.node.network import Wish
+
+    pool, simulated, until = given["pool"], given["simulated"], given["until"]
+    return Wanted(
+        server=server,
+        token_file=token_file,
+        home=home,
+        name=(given["name"] or "").lower(),
+        address=given["address"] or "",
+        network=Wish(interface=given["interface"] or "", hcas=given["hcas"]),
+        labels={**key_values(given["labels"], "--label"), **({"pool": pool} if pool else {})},
+        simulate=parse_simulation(",".join(simulated)) if simulated else {},
+        cpu_slots=given["cpu_slots"],
+        until_ms=_until_ms(until, datetime.now(UTC)) if until else None,
+        allotment=_allotment(given["gpus"], given["cpus"], given["memory"]),
+    )
+
+
+def _allotment(gpus: str | None, cpus: float | None, memory: str | None) -> Allotment:
+    """Return what this process was given, with what was said instead."""
+    from airyard.node import allotment
+
+    found = allotment.own()
+    if gpus is not None:
+        found = replace(found, gpus=allotment.parse_gpus(gpus))
+    if cpus is not None:
+        found = replace(found, cpus=cpus)
+    if memory is not None:
+        try:
+            found = replace(found, memory_bytes=allotment.parse_memory(memory))
+        except ValueError as error:
+            raise click.BadParameter(f"{error}.", param_hint="--memory") from None
+    return found
+
+
+def _offered(allotment: dict[str, Any]) -> str:
+    """Say what part of the machine is offered, where it is not all of it."""
+    gpus, cpus, memory = (allotment.get(name) for name in ("gpus", "cpus", "memory_bytes"))
+    parts = [f"GPUs {', '.join(gpus) or 'none'}"] if gpus is not None else []
+    parts += [f"{cpus:g} cores"] if cpus else []
+    parts += [f"{memory / 2**30:.1f} GiB"] if memory else []
+    source = allotment.get("source")
+    return f" with {', '.join(parts)}{f' of {source}' if source else ''}" if parts else ""
+
+
+def _seconds_until(until_ms: int | None) -> int:
+    """Return what is left of a stay in seconds; a day for one without an end: its runs end by themselves till then."""
+    if until_ms is None:
+        return 86_400
+    return max(1, int(until_ms / 1000 - datetime.now(UTC).timestamp()))
 
 
 @command.command("leave")
 @click.option(
     "--force", is_flag=True, help="Leave though members live here: they go on, and are adopted at a join."
 )
+@click.option(
+    "--within", "within_s", type=SpanType(), metavar="SPAN", help="Have the runs here leave first, by then."
+)
 @pass_app
-def leave(app: App, force: bool) -> None:
-    """Leave the fleet: Ray ends on this machine, and its agent. Drain its nodes first."""
-    from airyard.node import joining
+def leave(app: App, force: bool, within_s: int | None) -> None:
+    """Leave the fleet: Ray ends on this machine, and its agent. Drain its nodes first, or give --within."""
+    from airyard.node import leaving
     from airyard.sdk import config
 
-    found = joining.leave(config.home_folder(app.options.get("home")).absolute(), force=force)
+    home = config.home_folder(app.options.get("home")).absolute()
+    found = leaving.leave(home, force=force, within_s=within_s)
     left = found["members"]
     _tell(app, found, f"{found['name']} left the fleet" + (f"; {len(left)} members live on" if left else ""))
 
