@@ -125,6 +125,22 @@ class PostgresServer:
             self._process.wait(timeout=START_S)
             self._process = None
 
+    def freeze(self) -> None:
+        """Stop every process of the server in its tracks: sockets stay open, nobody answers."""
+        for pid in self._pids():
+            os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        for pid in self._pids():
+            os.kill(pid, signal.SIGCONT)
+
+    def _pids(self) -> list[int]:
+        assert self._process is not None
+        first = self._process.pid
+        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        return [first, *map(int, children)]
+
     def close(self) -> None:
         """Stop and remove everything."""
         self.stop()

@@ -16,7 +16,8 @@ from e2e.yard import Yard
 class Fleet(Yard):
     """A yard whose commands run on h0; the other hosts have data folders of their own."""
 
-    def __init__(self, hosts: Hosts, folder: Path, cache: Path) -> None:
+    def __init__(self, hosts: Hosts, folder: Path, cache: Path, *, ray: str = "") -> None:
+        """``ray``: more lines for ``[engine.ray]``."""
         self.hosts = hosts
         self.folder = folder
         self._cache = cache
@@ -26,7 +27,7 @@ class Fleet(Yard):
         self.set(TMPDIR=str(self._temporary))
         server = f'[server]\nhost = "{hosts[0].address}"\ninsecure = true\n'
         (self.home / "config.toml").write_text(
-            f'{server}[engine]\nkind = "ray"\n[engine.ray]\nhere = false\n'
+            f'{server}[engine]\nkind = "ray"\n[engine.ray]\nhere = false\n{ray}'
         )
 
     @property

@@ -59,7 +59,7 @@ def copy_journal(source: Database, target: Database) -> Content:
     (``COPY_DIFFERS``), Unavailable. Cost: reads the source once and the copy once.
     """
     with target.errors():
-        into = target.write_engine()
+        into = target.write_engine(answer_s=None)
         prepare(target, into)
         with into.connect() as writer, writer.begin():
             target.fence(writer)
@@ -86,7 +86,7 @@ def copy_journal(source: Database, target: Database) -> Content:
 def content_of(database: Database) -> Content:
     """Return what a journal holds, as of one moment. Raises: as ``copy_journal`` does of its source."""
     with database.errors():
-        engine = database.read_engine()
+        engine = database.read_engine(answer_s=None)
         try:
             _check_schema(database)
             with engine.connect() as reader, reader.begin():
@@ -98,7 +98,7 @@ def content_of(database: Database) -> Content:
 def _copy_into(source: Database, writer: Connection) -> Content:
     copied = Content()
     with source.errors():
-        engine = source.read_engine()
+        engine = source.read_engine(answer_s=None)
         try:
             _check_schema(source)
             with engine.connect() as reader, reader.begin():
@@ -143,7 +143,7 @@ def _end(reader: Connection) -> tuple[int, int]:
 
 def _end_of(database: Database) -> tuple[int, int]:
     with database.errors():
-        engine = database.read_engine()
+        engine = database.read_engine(answer_s=None)
         try:
             with engine.connect() as reader, reader.begin():
                 return _end(reader)
@@ -152,7 +152,7 @@ def _end_of(database: Database) -> tuple[int, int]:
 
 
 def _check_schema(database: Database) -> None:
-    engine = database.read_engine()
+    engine = database.read_engine(answer_s=None)
     try:
         found = version_of(engine)
     finally:

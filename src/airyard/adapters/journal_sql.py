@@ -40,6 +40,7 @@ from airyard.core.events import Recorded
 from airyard.ports.journal import Changes, RunRow, Stored
 
 _PAGE_EVENTS = 1000
+_PRUNED_EVENTS = 20_000
 _KEPT_SNAPSHOTS = 2
 _PIECE_CHARACTERS = 65_536
 _RECONNECT_S = 3.0
@@ -93,8 +94,8 @@ class SqlJournal:
     def open(self) -> Stored:
         """Create or migrate the tables, and return the newest good snapshot and the journal's ends."""
         with self._database.errors():
+            self._prepare()
             self._engine = self._database.write_engine()
-            prepare(self._database, self._engine)
             self._readers = self._database.read_engine()
             self._writer = self._engine.connect()
             self._statements = _Statements(self._engine)
@@ -117,6 +118,14 @@ class SqlJournal:
             epoch=epoch,
             oldest_seq=first or last_seq + 1,
         )
+
+    def _prepare(self) -> None:
+        # A migration may take its time.
+        engine = self._database.write_engine(answer_s=None)
+        try:
+            prepare(self._database, engine)
+        finally:
+            engine.dispose()
 
     @property
     def place(self) -> str:
@@ -255,17 +264,25 @@ class SqlJournal:
     def prune(self, before_ms: int) -> int:
         """Drop events older than ``before_ms`` behind the older of two snapshots.
 
-        Only from the start of the journal: what stays has no hole.
+        Only from the start of the journal: what stays has no hole. Piece by piece: whoever appends waits for one only.
         """
+        removed = 0
+        while (piece := self._prune_piece(before_ms)) == _PRUNED_EVENTS:
+            removed += piece
+        return removed + piece
+
+    def _prune_piece(self, before_ms: int) -> int:
         writer, _ = self._write()
         with self._lock, self._database.errors(), writer.begin():
             self._database.fence(writer)
             kept = writer.execute(select(snapshots.c.seq).order_by(snapshots.c.seq)).scalars().all()
             if len(kept) < _KEPT_SNAPSHOTS:
                 return 0
+            first = writer.execute(select(func.min(journal.c.seq))).scalar()
             young = select(func.min(journal.c.seq)).where(journal.c.at_ms >= before_ms)
             first_young = writer.execute(young).scalar()
             end = kept[0] if first_young is None else min(kept[0], first_young - 1)
+            end = min(end, (first or 0) + _PRUNED_EVENTS - 1)
             return writer.execute(delete(journal).where(journal.c.seq <= end)).rowcount
 
     def size_bytes(self) -> int:

@@ -13,6 +13,9 @@ from airyard.adapters.journal_schema import prepare, version_of
 from airyard.adapters.sql_database import Database
 from airyard.ports.leadership import Seat
 
+ANSWER_S = 2.0
+"""A renewal that takes longer is given up and sent again: the lease does not wait."""
+
 _MAKE = """CREATE TABLE IF NOT EXISTS leader (
     one boolean PRIMARY KEY CHECK (one), term bigint NOT NULL, beat bigint NOT NULL,
     holder text NOT NULL, url text NOT NULL, free boolean NOT NULL)"""
@@ -64,24 +67,35 @@ class SqlLeaderSeat:
 
     def close(self) -> None:
         """Release the connection."""
-        if self._connection is not None:
-            self._connection.close()
+        self._disconnect()
         if self._engine is not None:
             self._engine.dispose()
-        self._connection = self._engine = None
+        self._engine = None
 
     def _connected(self) -> Connection:
         if self._engine is None:
-            engine = self._database.write_engine()
+            self._make()
+            self._engine = self._database.write_engine(answer_s=ANSWER_S)
+        if self._connection is not None and self._connection.invalidated:
+            self._disconnect()
+        if self._connection is None:
+            self._connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        return self._connection
+
+    def _disconnect(self) -> None:
+        # Forgotten first: where no new one can be had, the old one must not be tried again.
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _make(self) -> None:
+        engine = self._database.write_engine(answer_s=None)
+        try:
             if version_of(engine) is None:
                 # Nobody has made the journal's tables; tables that are there without them would be taken for foreign.
                 prepare(self._database, engine)
             with engine.begin() as connection:
                 self._database.lock_schema(connection)
                 connection.exec_driver_sql(_MAKE)
-            self._engine = engine
-        if self._connection is None or self._connection.invalidated:
-            if self._connection is not None:
-                self._connection.close()
-            self._connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        return self._connection
+        finally:
+            engine.dispose()

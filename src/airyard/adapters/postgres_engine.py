@@ -1,7 +1,7 @@
 """Connections to the journal in PostgreSQL: a writer behind a row lock, read-only ones for everybody else.
 
-Owns: sessions and their time limits, the lock, what PostgreSQL's errors mean to us. Must not know: tables, but for
-the one row that every writer locks.
+Owns: sessions and their time limits on both ends, the lock, what PostgreSQL's errors mean to us. Must not know: tables,
+but for the one row that every writer locks.
 
 The password comes beside the address, never in it: the address is printed and logged.
 """
@@ -18,11 +18,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from airyard.adapters.journal_tables import metadata
+from airyard.adapters.sql_database import ANSWER_S
 from airyard.core.errors import Fix, Unavailable, UserError
 
 try:
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
+
+    from airyard.adapters.postgres_patience import Limited
 except ImportError as missing:
     raise UserError(
         "The journal is configured to be in PostgreSQL, and the package that speaks to it is not installed.",
@@ -80,11 +83,11 @@ class PostgresDatabase:
         user = f"{get('user')}@" if get("user") else ""
         return f"postgresql://{user}{self._where()}/{get('dbname') or get('user') or ''}"
 
-    def write_engine(self, *, durable: bool = True) -> Engine:
+    def write_engine(self, *, durable: bool = True, answer_s: float | None = ANSWER_S) -> Engine:
         """Open connections to a server that takes writes; a broken one is replaced at its next use."""
         session = {**_SESSION, **({} if durable else {"synchronous_commit": "off"})}
         target = {"target_session_attrs": "read-write", **self._target}
-        engine = self._engine(target, session, poolclass=NullPool)
+        engine = self._engine(target, session, answer_s, poolclass=NullPool)
         if durable:
             # A cluster that acknowledges before the disk has it would lose what we promised.
             @event.listens_for(engine, "connect")
@@ -94,11 +97,12 @@ class PostgresDatabase:
 
         return engine
 
-    def read_engine(self) -> Engine:
+    def read_engine(self, *, answer_s: float | None = ANSWER_S) -> Engine:
         """Open a pool of connections that cannot write; each transaction sees one state."""
         return self._engine(
             self._target,
             {**_SESSION, "default_transaction_read_only": "on"},
+            answer_s,
             poolclass=QueuePool,
             pool_size=4,
             max_overflow=_READERS - 4,
@@ -106,13 +110,17 @@ class PostgresDatabase:
             isolation_level="REPEATABLE READ",
         )
 
-    def _engine(self, target: Mapping[str, Any], session: Mapping[str, Any], **settings: Any) -> Engine:
+    def _engine(
+        self, target: Mapping[str, Any], session: Mapping[str, Any], answer_s: float | None, **settings: Any
+    ) -> Engine:
         ours = " ".join(f"-c {name}={value}" for name, value in session.items())
         options = " ".join(filter(None, (ours, target.get("options"))))
         password = {} if self._password is None else {"password": self._password}
 
         def connect() -> Any:
-            return psycopg.connect(**{**target, "options": options, **password})
+            connection = Limited.connect(**{**target, "options": options, **password})
+            connection.answer_s = answer_s
+            return connection
 
         return create_engine(
             "postgresql+psycopg://", creator=connect, paramstyle="format", use_native_hstore=False, **settings
@@ -149,7 +157,7 @@ class PostgresDatabase:
     def size_bytes(self) -> int:
         """Return what tables and indexes take; 0 where nobody answers."""
         names = ", ".join(f"'{table}'" for table in metadata.tables)
-        engine = self._engine(self._target, _SESSION, poolclass=NullPool)
+        engine = self._engine(self._target, _SESSION, ANSWER_S, poolclass=NullPool)
         try:
             with engine.connect() as reader:
                 total = reader.exec_driver_sql(

@@ -23,14 +23,15 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import airyard
-from airyard.adapters.ray_command import NAMESPACE
+from airyard.adapters.ray_command import NAMESPACE, ROLE_LABEL
 from airyard.adapters.ray_relay import Relay
 
 MEMBERS_EVERY_S = 1.0
@@ -46,13 +47,25 @@ _LINE_BYTES = 64 << 20
 Say = Callable[[Mapping[str, Any]], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leader:
+    """For whom the bridge speaks."""
+
+    epoch: int
+    own_home: str | None
+    """The data folder of the agent on the bridge's own machine, where it is not known by an offer."""
+    here: bool
+    """The bridge's own machine runs members."""
+
+
 class Channel:
     """The conversation with one Ray node, for as long as Ray has that node."""
 
-    def __init__(self, node: Mapping[str, Any], *, own_home: str | None, say: Say) -> None:
+    def __init__(self, node: Mapping[str, Any], *, own: bool, leader: Leader, say: Say) -> None:
         self.id = str(node["NodeID"])
         self._node = node
-        self._own_home = own_home
+        self._own = own
+        self._leader = leader
         self._say = say
         self._unsent: list[bytes] = []
         self._news = asyncio.Event()
@@ -96,15 +109,22 @@ class Channel:
     def _about(self) -> dict[str, Any]:
         labels = self._node.get("Labels") or {}
         return {
-            "own": self._own_home is not None,
+            "own": self._own,
             "address": self._node["NodeManagerAddress"],
             "labels": {key: value for key, value in labels.items() if not key.startswith("ray.io/")},
         }
 
     async def _open(self) -> dict[str, Any]:
         self._actor = await asyncio.to_thread(self._relay)
-        opened = self._actor.open.remote(self._own_home or "")
-        about: dict[str, Any] = await asyncio.wait_for(_answer(opened), OPEN_S)
+        home = (self._leader.own_home if self._own else None) or ""
+        try:
+            opened = self._actor.open.remote(home, self._leader.epoch)
+            about: dict[str, Any] = await asyncio.wait_for(_answer(opened), OPEN_S)
+        except RayTaskError as error:
+            if not isinstance(error.cause, TypeError):
+                raise
+            # A relay of the release before does not tell leaders apart.
+            about = await asyncio.wait_for(_answer(self._actor.open.remote(home)), OPEN_S)
         self._number = int(about["number"])
         return about
 
@@ -156,9 +176,9 @@ async def _answer(reference: Any) -> Any:
 class Bridge:
     """All channels, and the server's end."""
 
-    def __init__(self, writer: asyncio.StreamWriter, own_home: str | None) -> None:
+    def __init__(self, writer: asyncio.StreamWriter, leader: Leader) -> None:
         self._writer = writer
-        self._own_home = own_home
+        self._leader = leader
         self._own_node = ray.get_runtime_context().get_node_id()
         self._channels: dict[str, tuple[Channel, asyncio.Task[None]]] = {}
 
@@ -185,17 +205,22 @@ class Bridge:
     async def _watch(self) -> None:
         while True:
             nodes = await asyncio.to_thread(ray.nodes)
-            alive = {node["NodeID"]: node for node in nodes if node["Alive"]}
-            if self._own_home is None:
+            alive = {node["NodeID"]: node for node in nodes if node["Alive"] and not _has_role(node)}
+            if not self._leader.here:
                 alive.pop(self._own_node, None)
             for gone in self._channels.keys() - alive.keys():
                 _, task = self._channels.pop(gone)
                 await _cancelled(task)
             for new in alive.keys() - self._channels.keys():
-                own = self._own_home if new == self._own_node else None
-                channel = Channel(alive[new], own_home=own, say=self._say)
+                own = new == self._own_node
+                channel = Channel(alive[new], own=own, leader=self._leader, say=self._say)
                 self._channels[new] = channel, asyncio.create_task(channel.serve())
             await asyncio.sleep(MEMBERS_EVERY_S)
+
+
+def _has_role(node: Mapping[str, Any]) -> bool:
+    """True for a node that runs no members: a head of its own, a server."""
+    return ROLE_LABEL in (node.get("Labels") or {})
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
@@ -204,9 +229,9 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
         await task
 
 
-async def _main(stream: socket.socket, own_home: str | None) -> None:
+async def _main(stream: socket.socket, leader: Leader) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=stream, limit=_LINE_BYTES)
-    await Bridge(writer, own_home).run(reader)
+    await Bridge(writer, leader).run(reader)
 
 
 def main() -> int:
@@ -215,10 +240,13 @@ def main() -> int:
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--address", required=True)
     parser.add_argument("--node-ip", default=None)
+    parser.add_argument("--epoch", type=int, default=0, help="the epoch of the leader")
+    parser.add_argument("--here", action="store_true", help="this machine runs members")
     parser.add_argument(
-        "--own-home", default=None, help="data folder of this machine's agent; none: no agent here"
+        "--own-home", default=None, help="data folder of this machine's agent; none: as its offer says"
     )
     given = parser.parse_args()
+    leader = Leader(epoch=given.epoch, own_home=given.own_home, here=given.here)
     stream = socket.socket(fileno=given.fd)
     try:
         ray.init(
@@ -235,7 +263,7 @@ def main() -> int:
         return 1
     stream.setblocking(False)
     try:
-        asyncio.run(_main(stream, given.own_home))
+        asyncio.run(_main(stream, leader))
     except (RayError, ConnectionError, KeyboardInterrupt) as error:
         sys.stderr.write(f"the bridge ends: {error}\n")
     # No ray.shutdown: it waits for a head that may be gone, and a driver's exit is all that Ray needs.

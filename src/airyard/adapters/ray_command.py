@@ -14,6 +14,8 @@ import secrets
 import socket
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -25,12 +27,23 @@ NAMESPACE = "airyard"
 HOME_VARIABLE = "AIRYARD_NODE_HOME"
 """Tells what runs below a raylet where the data folder of its machine is."""
 INSTALL = "pip install 'airyard[server,ray]'"
+ROLE_LABEL = "airyard-role"
+"""On Ray nodes that run no members: the bridge leaves them alone."""
 OBJECT_STORE_BYTES = 100 << 20
 TOKEN_BYTES = 32
 _SOCKET_PATH_BYTES = 107
 _SESSION_PATH_BYTES = (
     62  # "/session_<date>_<time>_<microseconds>_<pid>/sockets/plasma_store" and a little room
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redis:
+    """Where a head keeps what it knows, so that it knows it again when it was killed."""
+
+    address: str
+    """HOST:PORT."""
+    password: str = ""
 
 
 def check_ray() -> None:
@@ -68,23 +81,53 @@ def ray_environment(token_file: Path) -> dict[str, str]:
         "RAY_DISABLE_IMPORT_WARNING": "1",
         # A driver that starts no tasks of users needs no log stream of theirs.
         "RAY_LOG_TO_DRIVER": "0",
+        # A raylet whose head came back without a memory can do nothing but end, and spins until it looks.
+        "RAY_raylet_liveness_self_check_interval_ms": "5000",
     }
 
 
-def head_command(*, address: str, ports: Mapping[str, int], temporary: Path, dashboard: bool) -> list[str]:
-    """Return the command line of the head, which stays in the foreground."""
+def head_environment(token_file: Path, redis: Redis | None) -> dict[str, str]:
+    """Return the variables of the head's own processes. Fleets that share a Redis do not see each other's."""
+    if redis is None:
+        return ray_environment(token_file)
+    fleet = sha256(token_file.read_bytes().strip()).hexdigest()[:16]
+    return {
+        **ray_environment(token_file),
+        "RAY_REDIS_ADDRESS": redis.address,
+        "RAY_external_storage_namespace": f"airyard-{fleet}",
+    }
+
+
+def head_command(
+    *,
+    address: str,
+    ports: Mapping[str, int],
+    temporary: Path,
+    dashboard: bool,
+    redis: Redis | None = None,
+    apart: bool = False,
+) -> list[str]:
+    """Return the command line of the head, which stays in the foreground; ``apart``: there is no server beside it.
+
+    The password is on it, because Ray has no other way, and puts it on its own command lines as well.
+    """
     return [
         *_start(address, ports, temporary),
         "--head",
         f"--port={ports['gcs']}",
         f"--include-dashboard={'true' if dashboard else 'false'}",
         f"--dashboard-host={address}",
+        *((f"--labels={ROLE_LABEL}=head",) if apart else ()),
+        *((f"--redis-password={redis.password}",) if redis is not None and redis.password else ()),
     ]
 
 
-def node_command(*, head: str, address: str, ports: Mapping[str, int], temporary: Path) -> list[str]:
+def node_command(
+    *, head: str, address: str, ports: Mapping[str, int], temporary: Path, runs_members: bool = True
+) -> list[str]:
     """Return the command line of another node, which stays in the foreground."""
-    return [*_start(address, ports, temporary), f"--address={head}"]
+    role = () if runs_members else (f"--labels={ROLE_LABEL}=server",)
+    return [*_start(address, ports, temporary), f"--address={head}", *role]
 
 
 def _start(address: str, ports: Mapping[str, int], temporary: Path) -> list[str]:

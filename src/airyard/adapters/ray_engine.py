@@ -28,6 +28,7 @@ from airyard.adapters.agent_dialogue import Dialogue
 from airyard.adapters.dialogues import ASK_S, TIDY_S, Answers, Dialogues, any_ready, ask_all, tidied
 from airyard.adapters.line_stream import READ_BYTES, LineBuffer, Waker
 from airyard.adapters.ray_head import RayHead
+from airyard.adapters.ray_node import RayNode
 from airyard.core.actions import ForgetMember, KillMember, ShipLogs, StartMember
 from airyard.core.errors import AiryardError, Unavailable
 from airyard.ports.engine import Fact, FactSink
@@ -51,8 +52,8 @@ class Cluster:
     """HOST:PORT, or ``auto`` for what runs on this machine."""
     token_file: Path
     node_ip: str | None = None
-    head: RayHead | None = None
-    """The head that this server keeps itself; None for one that others keep."""
+    kept: RayHead | RayNode | None = None
+    """What this server keeps running here itself; None where others do."""
 
 
 @dataclass(slots=True)
@@ -76,14 +77,25 @@ class RayEngine:
         cluster: Cluster,
         server_url: str,
         own_offer: Mapping[str, Any] | None,
+        here: bool | None = None,
+        everywhere: bool = False,
+        epoch: Callable[[], int] = lambda: 0,
         lease_s: float = LEASE_S,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """``own_offer`` is what the server's machine offers, as in ``hello.config``; None: it runs no members."""
+        """``own_offer`` is what the server's machine offers, as in ``hello.config``; None: as its own offer file says.
+
+        ``here``: it runs members; by default where ``own_offer`` is given. ``everywhere``: runners on all machines
+        are told ``server_url``, whatever the address was by which a machine joined. ``epoch`` is the leader's, once
+        it has one.
+        """
         self._home = home.absolute()
         self._cluster = cluster
         self._server_url = server_url
         self._own_offer = dict(own_offer) if own_offer is not None else None
+        self._here = here if here is not None else own_offer is not None
+        self._everywhere = everywhere
+        self._epoch = epoch
         self._now_ms = now_ms
         self.lease_s = lease_s
         """How long a runner may go on that the server cannot reach."""
@@ -117,7 +129,7 @@ class RayEngine:
                 code="RAY_AWAY",
                 fix=f"look at {self._home / 'server' / 'ray'}: keeper.log, bridge.log",
             )
-        return self._own_offer is not None
+        return self._here
 
     def connect(self, sink: FactSink) -> None:
         """Have Ray running where that is this server's business, and begin to deliver facts."""
@@ -179,8 +191,8 @@ class RayEngine:
             while any(channel.id in self._channels for channel in own) and time.monotonic() < deadline:
                 time.sleep(0.02)
         self.close()
-        if self._cluster.head is not None:
-            self._cluster.head.stop()
+        if self._cluster.kept is not None:
+            self._cluster.kept.stop()
 
     @property
     def token_file(self) -> Path:
@@ -224,13 +236,17 @@ class RayEngine:
         while not self._closing:
             began_s = time.monotonic()
             try:
-                if self._cluster.head is not None:
-                    self._cluster.head.ensure()
+                if self._cluster.kept is not None:
+                    self._cluster.kept.ensure()
                 self._over_a_bridge()
             except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
                 self._note(f"the bridge to Ray broke: {type(error).__name__}: {error}")
             except AiryardError as error:
                 self._note(error.message)
+            except Exception as error:
+                # A bug must not end the only thread that speaks with the machines.
+                _log.exception("ray_engine_broke")
+                self._note(f"a bug: {error!r}")
             self._lose_all("Ray cannot be reached")
             if time.monotonic() - began_s > 60:
                 pause_s = _FIRST_PAUSE_S
@@ -266,7 +282,8 @@ class RayEngine:
         node_ip = self._cluster.node_ip
         command = [
             *(sys.executable, "-m", "airyard.adapters.ray_bridge", "--fd", str(theirs.fileno())),
-            *("--address", self._cluster.address),
+            *("--address", self._cluster.address, "--epoch", str(self._epoch())),
+            *(("--here",) if self._here else ()),
             *(("--own-home", str(self._home)) if self._own_offer is not None else ()),
             *(("--node-ip", node_ip) if node_ip else ()),
         ]
@@ -334,10 +351,11 @@ class RayEngine:
 
     def _on_up(self, message: Mapping[str, Any]) -> bytes:
         channel, about = str(message["channel"]), message["about"]
-        own = bool(message["own"])
+        here = bool(message["own"])
+        own = here and self._own_offer is not None
         offer = (self._own_offer or {}) if own else dict(about["offer"] or {})
         given, machine_id = offer.get("machine"), str(offer.get("id") or "")
-        name = str(given or about["host"]).split(".")[0]
+        name = str(given or about["host"]).split(".")[0].lower()
         # The server's own nodes keep the names that they have without a fleet; all others carry their machine's.
         config = {
             **offer,
@@ -348,7 +366,7 @@ class RayEngine:
         dialogue = self._dialogues.of(name)
         holder = next((each for each in self._connected() if each.dialogue is dialogue), None)
         if holder is not None:
-            if (holder.home, holder.machine_id, holder.own) != (about["home"], machine_id, own):
+            if (holder.home, holder.machine_id, holder.own) != (about["home"], machine_id, here):
                 _log.warning("machine_name_taken", machine=name, home=about["home"], held_by=holder.home)
                 return _to(channel, b"", do="leave")
             self._on_down(holder.id, "it is back under another number")
@@ -358,11 +376,12 @@ class RayEngine:
                 dialogue=dialogue,
                 home=str(about["home"]),
                 machine_id=machine_id,
-                own=own,
+                own=here,
                 buffer=LineBuffer(),
             )
         _log.info("machine_up", machine=name, address=config["address"], version=about["version"])
-        return _to(channel, dialogue.begin(server_url=offer.get("server_url"), config=config))
+        url = None if self._everywhere else offer.get("server_url")
+        return _to(channel, dialogue.begin(server_url=url, config=config))
 
     def _on_down(self, channel: str, why: str) -> None:
         with self._lock:

@@ -139,7 +139,8 @@ def start_keeper(folder: Path, plan: Mapping[str, Any]) -> None:
     Raises: OSError, subprocess.CalledProcessError.
     """
     temporary = folder / f".plan.{os.getpid()}"
-    temporary.write_text(json.dumps(plan))
+    with open(temporary, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        json.dump(plan, file)  # a password may be in it
     temporary.replace(folder / "plan.json")
     subprocess.run(
         [sys.executable, "-m", "airyard.adapters.ray_keeper", str(folder), "--detach"],

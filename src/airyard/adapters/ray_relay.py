@@ -38,13 +38,18 @@ class Relay:
         self._over = True
         self._changed = asyncio.Event()
         self._number = 0
+        self._epoch = 0
 
-    async def open(self, home: str) -> dict[str, Any]:
+    async def open(self, home: str, epoch: int = 0) -> dict[str, Any]:
         """Connect anew to the agent, started if need be; return what is to be known of the machine.
 
         An empty ``home`` is the one that the raylet was started for. ``number`` in the answer is the connection's:
-        whoever opened an earlier one is served no more. Raises: OSError, AiryardError.
+        whoever opened an earlier one is served no more. ``epoch`` is of the leader that asks: one that was replaced,
+        and does not know, must not take the agent away from the next. Raises: OSError, AiryardError.
         """
+        if epoch < self._epoch:
+            raise ConnectionError(f"this machine serves the leader of epoch {self._epoch}, {epoch} is over")
+        self._epoch = epoch
         self._close()
         place = Path(home or os.environ.get(HOME_VARIABLE) or Path.home() / ".airyard").expanduser()
         if not home and HOME_VARIABLE in os.environ and _offer(place) is None:

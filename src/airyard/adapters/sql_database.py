@@ -15,6 +15,8 @@ from sqlalchemy import Connection, Engine, Table
 from sqlalchemy.dialects import postgresql, sqlite
 
 POSTGRES = "postgresql"
+ANSWER_S = 12.0
+"""A database that has not answered for so long is away. Longer than one server may keep another one waiting."""
 
 
 class Database(Protocol):
@@ -25,14 +27,15 @@ class Database(Protocol):
         """Return what messages call it; it holds no password."""
         ...
 
-    def write_engine(self, *, durable: bool = True) -> Engine:
+    def write_engine(self, *, durable: bool = True, answer_s: float | None = ANSWER_S) -> Engine:
         """Return connections that write, one at a time; a commit is on the disk when it returns.
 
         Without ``durable`` a commit may be lost with the machine's power; nothing that others commit is at risk.
+        ``answer_s``: a connection over which no answer comes for so long is broken; None: for what may take its time.
         """
         ...
 
-    def read_engine(self) -> Engine:
+    def read_engine(self, *, answer_s: float | None = ANSWER_S) -> Engine:
         """Return connections that cannot write; a transaction sees one state of everything."""
         ...
 

@@ -38,13 +38,13 @@ class SqliteDatabase:
         """Return the file's path."""
         return str(self._path)
 
-    def write_engine(self, *, durable: bool = True) -> Engine:
-        """Open the connection that writes; a missing file is made, for its owner alone."""
+    def write_engine(self, *, durable: bool = True, answer_s: float | None = None) -> Engine:
+        """Open the connection that writes; a missing file is made, for its owner alone. A disk is always waited for."""
         with self.errors():
             self._path.touch(mode=0o600, exist_ok=True)
         return write_engine(self._path, durable=durable)
 
-    def read_engine(self) -> Engine:
+    def read_engine(self, *, answer_s: float | None = None) -> Engine:
         """Open a pool of connections that cannot write."""
         return read_engine(self._path)
 

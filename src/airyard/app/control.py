@@ -90,6 +90,8 @@ class Control:
         self._plan: Plan | None = None
         self._unsure = False
         """The journal failed: it may have more events of ours than the state has taken in."""
+        self.journal_problem = ""
+        """What the journal said when it failed last; empty once it has taken something since."""
         self.events_since_snapshot = 0
 
     def open(self, warm: ClusterState | None = None) -> list[Action]:
@@ -138,6 +140,7 @@ class Control:
         try:
             owed, changed = self._catch_up()
         except AiryardError as error:
+            self.journal_problem = error.message
             self._note_refused(commands)
             return Batch(answers=(error,) * len(commands), actions=(), changed_runs=frozenset(), events=0)
         batch = self._commit(commands)
@@ -163,6 +166,7 @@ class Control:
             draft.apply(entry)
             missed.append(entry)
         self._unsure = False
+        self.journal_problem = ""
         if not missed:
             return (), None
         touched = _touched(missed)
@@ -238,6 +242,7 @@ class Control:
                 self._journal.append(self.state.seq, draft.epoch, recorded, changes)
             except AiryardError as error:
                 self._unsure = True
+                self.journal_problem = error.message
                 self._note_refused(commands)
                 failed = tuple(a if isinstance(a, AiryardError) else error for a in answers)
                 return Batch(answers=failed, actions=(), changed_runs=frozenset(), events=0)

@@ -26,6 +26,11 @@ class SeatWatch:
         self._seen: tuple[int, int] | None = None
         self._since_ms = 0
 
+    @property
+    def over_ms(self) -> int:
+        """When the reign that was seen last is over: its leader answers nobody any more, unless it is seen again."""
+        return self._since_ms + self._lease_ms
+
     def saw(self, seat: Seat | None, now_ms: int) -> bool:
         """Note what was seen by a look that was answered at ``now_ms``; True: it may be taken as it was seen."""
         if seat is None or seat.free or seat.holder == self._me:

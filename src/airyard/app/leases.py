@@ -19,8 +19,11 @@ from airyard.core.ids import MemberKey
 from airyard.core.run import Attempt, Cause, Exit, Member, MemberPhase
 from airyard.core.state import ClusterState
 
-STANDBY_LEASE_S = 24.0
-"""With a standby: a machine that dies is replaced within half a minute."""
+STANDBY_LEASE_S = 18.0
+"""With a standby: a machine that dies is replaced within half a minute, even where it is the leader's own.
+
+Its last beat may be renewed for 4 s, then comes this lease, then the margin; the rest is for looking and starting.
+"""
 LONE_LEASE_S = 600.0
 """Without one: a server may be restarted, and its machine rebooted, without ending a run."""
 HOLD_S = 3600.0

@@ -71,6 +71,7 @@ class ControlLoop:
         self._next_tick_ms = 0
         self._snapshotting = threading.Lock()
         self._stopping = False
+        self._journal_away = False
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
         self._planner = threading.Thread(target=self._run_planner, name="planner", daemon=True)
 
@@ -199,6 +200,7 @@ class ControlLoop:
     def _commit(self, commands: list[Command]) -> Batch | None:
         try:
             batch = self._control.commit(commands)
+            self._note_journal()
             for command, answer in zip(commands, batch.answers, strict=True):
                 if isinstance(answer, InvariantBroken):
                     _log.error(
@@ -209,6 +211,16 @@ class ControlLoop:
             # A bug must not end the only writer: the batch is refused, the state is as it was.
             _log.exception("batch_failed", commands=[type(command).__name__ for command in commands])
             return None
+
+    def _note_journal(self) -> None:
+        """Say once that the journal does not answer, and once that it does again."""
+        problem = self._control.journal_problem
+        if bool(problem) != self._journal_away:
+            self._journal_away = bool(problem)
+            if problem:
+                _log.warning("journal_away", error=problem)
+            else:
+                _log.warning("journal_back", seq=self._control.state.seq)
 
     def _after(self, batch: Batch) -> None:
         # Effects first: they are what somebody waits for.

@@ -21,7 +21,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class Wanted:
     """How a machine wants to join. Empty and None mean: found out here."""
 
     server: str
-    """HOST:PORT or a URL of the Airyard server."""
+    """HOST:PORT or a URL of the Airyard server; of several, with commas between them, one leads."""
     token_file: Path
     home: Path
     name: str = ""
@@ -83,7 +83,7 @@ def join(wanted: Wanted) -> dict[str, Any]:
         "labels": dict(wanted.labels),
         "simulate": dict(wanted.simulate),
         "cpu_slots": wanted.cpu_slots,
-        "server_url": desk.url,
+        "server_url": desk.urls,
         "until_ms": wanted.until_ms,
         "network": asdict(wanted.network),
         "allotment": asdict(wanted.allotment if wanted.allotment is not None else own()),
@@ -93,6 +93,7 @@ def join(wanted: Wanted) -> dict[str, Any]:
     except ValueError as error:
         raise UserError(f"{error}.", code="BAD_SIMULATION") from None
     head = _apply(desk, name, address, wanted.home, machine_id)
+    offer["server_url"] = desk.urls
     _check_reach(head)
     (folder / "offer.json").write_text(json.dumps(offer))
     _start_ray(folder, wanted, head, address)
@@ -115,9 +116,10 @@ def adopt(wanted: Wanted) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     desk = Desk(wanted.server, read_token(wanted.token_file))
-    asked = (desk.url, dict(wanted.labels), dict(wanted.simulate), wanted.cpu_slots)
-    kept = (offer["server_url"], offer["labels"], offer["simulate"], offer["cpu_slots"])
-    if keeper_pid(folder) is None or asked != kept or wanted.name not in ("", offer["machine"]):
+    asked = (dict(wanted.labels), dict(wanted.simulate), wanted.cpu_slots)
+    kept = (offer["labels"], offer["simulate"], offer["cpu_slots"])
+    elsewhere = {*desk.urls.split(",")}.isdisjoint(str(offer["server_url"]).split(","))
+    if keeper_pid(folder) is None or elsewhere or asked != kept or wanted.name not in ("", offer["machine"]):
         return None
     desk.check()
     found = desk.get(f"machines/{offer['machine']}?machine_id={offer['id']}")
@@ -152,17 +154,22 @@ class Desk:
     """The server's desk for joining machines, asked over HTTP with the fleet's token."""
 
     def __init__(self, server: str, token: str) -> None:
-        """Raises: UserError for what is no address."""
-        self.url = (server if "://" in server else f"http://{server}").rstrip("/")
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UserError(
-                f"{server!r} is not the address of a server: it looks like HOST:PORT.", code="BAD_HOST"
-            )
+        """``server``: one or, with commas between them, several. Raises: UserError for what is no address."""
+        self._urls = [_url(each.strip()) for each in server.split(",") if each.strip()] or [_url("")]
+        self.url = self._urls[0]
         self._token = token
 
+    @property
+    def urls(self) -> str:
+        """All servers that are known, the leader first, with commas between them."""
+        return ",".join(dict.fromkeys((self.url, *self._urls)))
+
+    def learn(self, urls: Sequence[str]) -> None:
+        """Note what the leader says where servers are."""
+        self._urls += [str(url) for url in urls if url not in self._urls]
+
     def check(self) -> None:
-        """Make sure that the fleet's server is there, is it, and that its clock is ours. Raises: AiryardError."""
+        """Find the server that leads; make sure that it is the fleet's, and its clock ours. Raises: AiryardError."""
         nonce = secrets.token_hex(16)
         before_ns = time.time_ns()
         answer = self._ask("GET", f"identify?nonce={nonce}", None, with_token=False)
@@ -203,7 +210,27 @@ class Desk:
     def _ask(
         self, method: str, what: str, body: Mapping[str, Any] | None, *, with_token: bool
     ) -> dict[str, Any]:
-        request = urllib.request.Request(f"{self.url}/fleet/v1/{what}", method=method)
+        """Ask the server that answered last, then the others: one of them leads. Raises: what the last one said."""
+        candidates = list(dict.fromkeys((self.url, *self._urls)))
+        problem: Unavailable | None = None
+        for url in candidates:
+            try:
+                found = self._ask_one(url, method, what, body, with_token=with_token)
+            except Unavailable as error:
+                problem = error
+                leader = error.details.get("leader")
+                if leader and not with_token and leader not in candidates:
+                    candidates.append(str(leader))  # it has to prove itself before it gets the token
+                continue
+            self.url = url
+            return found
+        assert problem is not None
+        raise problem
+
+    def _ask_one(
+        self, url: str, method: str, what: str, body: Mapping[str, Any] | None, *, with_token: bool
+    ) -> dict[str, Any]:
+        request = urllib.request.Request(f"{url}/fleet/v1/{what}", method=method)
         if with_token:
             request.add_header("Authorization", f"Bearer {self._token}")
         if body is not None:
@@ -218,27 +245,38 @@ class Desk:
                 found: dict[str, Any] = json.load(answer)
                 return found
         except urllib.error.HTTPError as error:
-            raise self._refused(error) from None
+            raise _refused(url, error) from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise Unavailable(
-                f"The server at {self.url} cannot be reached from this machine: {reason}.",
+                f"The server at {url} cannot be reached from this machine: {reason}.",
                 code="SERVER_UNREACHABLE",
                 fix="Check HOST:PORT, the firewall, and that it listens on that address (`airyard server --host`).",
             ) from None
 
-    def _refused(self, error: urllib.error.HTTPError) -> AiryardError:
-        try:
-            body = json.loads(error.read())
-        except (OSError, ValueError):
-            body = {}
-        if error.code == 404 and "error" not in body:
-            return UserError(
-                f"The server at {self.url} has no fleet: it runs its own machine only, or is no Airyard server.",
-                code="NO_FLEET",
-                fix=Fix(text="Start it as a fleet's.", command="airyard server --engine ray --host ADDRESS"),
-            )
-        return from_json(error.code, body)
+
+def _refused(url: str, error: urllib.error.HTTPError) -> AiryardError:
+    try:
+        body = json.loads(error.read())
+    except (OSError, ValueError):
+        body = {}
+    if error.code == 404 and "error" not in body:
+        return UserError(
+            f"The server at {url} has no fleet: it runs its own machine only, or is no Airyard server.",
+            code="NO_FLEET",
+            fix=Fix(text="Start it as a fleet's.", command="airyard server --engine ray --host ADDRESS"),
+        )
+    return from_json(error.code, body)
+
+
+def _url(server: str) -> str:
+    url = (server if "://" in server else f"http://{server}").rstrip("/")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UserError(
+            f"{server!r} is not the address of a server: it looks like HOST:PORT.", code="BAD_HOST"
+        )
+    return url
 
 
 def _trust() -> ssl.SSLContext:
@@ -321,6 +359,7 @@ def _apply(desk: Desk, name: str, address: str, home: Path, machine_id: str) -> 
                 "nonce": nonce,
             },
         )
+    desk.learn(answer.get("servers") or [])
     # Members that only the true machine of this name can hold: another one would seem to prove their death.
     missing = [key for key in answer["members"] if not (home / "node" / "attempts" / key).is_dir()]
     if missing:

@@ -54,7 +54,7 @@ from airyard.server.configured_policy import declare_configured, read_configured
 from airyard.server.context import AccessParts, Principal, ServerContext
 from airyard.server.doors import Doors, named_host, serve
 from airyard.server.effects import Effects
-from airyard.server.engines import EngineParts, EnginePlace, make_engine
+from airyard.server.engines import EnginePlace, join_own_fleet, make_engine
 from airyard.server.estimates import EstimateKeeper
 from airyard.server.garbage import Collector
 from airyard.server.housekeeping import Housekeeper
@@ -103,6 +103,7 @@ class Server:
         self._stop_asked = threading.Event()
         self._uvicorn: uvicorn.Server | None = None
         self._keeper: LeaseKeeper | None = None
+        self._epoch = 0
 
     def run(self) -> None:
         """Serve until asked to stop. Raises: AiryardError when it cannot start; everything is closed then."""
@@ -119,24 +120,23 @@ class Server:
 
     def _stand_by(self, doors: Doors) -> Inheritance | None:
         find_people = self._people.current
+        join_own_fleet(self._config.engine, self._engine_place(doors))
         return wait_to_lead(self._premises, self._database, self._config, doors, find_people)
 
     def _run_on(self, doors: Doors) -> None:
         self._doors = doors
-        host, port, url = address_of(doors.private)
+        host, port, _ = address_of(doors.private)
         started_ms = self._clock.now_ms()
         self._premises.note_holder(started_ms, host, port)
-        if doors.public_url is not None and self._config.engine.kind == "ray":
-            # The machines of a fleet come as everybody else does.
-            url = doors.public_url
-            host = host if doors.public is None else named_host(self._config.server.host)
+        place = self._engine_place(doors)
+        url = place.url
         folder = self._premises.data
         with contextlib.ExitStack() as parts:
             changes = ChangeFeed()
             tracking = TrackingParts(self._config.tracking.uri, folder / "mlflow")
             logs = led_logs(self._inherited, folder / "logs")
             gatekeeper = self._gatekeeper(parts)
-            made = self._engine(url, host)
+            made = make_engine(self._config.engine, place)
             engine = made.engine
             effects = Effects(
                 engine=engine,
@@ -157,6 +157,7 @@ class Server:
             parts.callback(tracking.stop)
             loop.start(warm)
             parts.callback(loop.stop)
+            self._epoch = loop.query(lambda control: control.state.epoch).result(timeout=30)
             if engine.is_fleet:
                 _take_for_away(loop)
             leases = self._keep_leases(loop, changes, engine.lease_s, parts)
@@ -197,7 +198,8 @@ class Server:
         """Grant leases where the engine has one, before any runner is answered."""
         if lease_s is None:
             return None
-        self._keeper = LeaseKeeper(loop, self._clock, changes, lease_s)
+        silent_ms = self._inherited.silent_ms if self._inherited is not None else None
+        self._keeper = LeaseKeeper(loop, self._clock, changes, lease_s, silent_ms=silent_ms)
         self._keeper.start()
         parts.callback(self._keeper.stop)
         return self._keeper.leases
@@ -246,8 +248,13 @@ class Server:
             return self._config.environments[version].python or ""
         return self._config.python_of(version)
 
-    def _engine(self, url: str, host: str) -> EngineParts:
-        place = EnginePlace(
+    def _engine_place(self, doors: Doors) -> EnginePlace:
+        host, _, url = address_of(doors.private)
+        if doors.public_url is not None and self._config.engine.kind == "ray":
+            # The machines of a fleet come as everybody else does.
+            url = doors.public_url
+            host = host if doors.public is None else named_host(self._config.server.host)
+        return EnginePlace(
             home=self._home,
             data_home=self._data_home,
             host=host,
@@ -255,8 +262,8 @@ class Server:
             urls=",".join(self._servers(url)) if self._inherited is not None else url,
             standby=self._premises.shared is not None,
             simulate=self._simulate,
+            epoch=lambda: self._epoch,
         )
-        return make_engine(self._config.engine, place)
 
     def _context(
         self,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from airyard.app.retention import DAY_MS, GIB, Keep, RetentionPolicy
 from airyard.core.errors import UserError
@@ -61,17 +61,34 @@ class ServerSection(_Section):
 
 
 class RaySection(_Section):
-    """The Ray cluster of a fleet. Without ``address`` the server keeps a head of its own."""
+    """The Ray cluster of a fleet. Without ``head`` and ``address`` the server keeps a head of its own."""
+
+    head: str | None = None
+    """HOST:PORT of a head that ``airyard node head`` keeps: this machine becomes a node of it by itself."""
 
     address: str | None = None
     """HOST:PORT, or ``auto`` for the one of this machine, which must be a node of it in any case."""
     token_file: str | None = None
-    """The token of a cluster that others keep."""
+    """The token of a head or cluster elsewhere; relative to the configuration file."""
     node_ip: str | None = None
     """This machine's address for the other machines; by default the server's host."""
     dashboard: bool = False
     here: bool = True
     """Whether the server's own machine runs members."""
+    redis: str | None = None
+    """HOST:PORT of a Redis in which the server's own head keeps its state."""
+    redis_password_file: str | None = None
+    """A file of its owner's alone; relative to the configuration file."""
+
+    @model_validator(mode="after")
+    def _one_head(self) -> RaySection:
+        if self.head is not None and self.address is not None:
+            raise ValueError("head and address exclude each other")
+        if self.head is not None and self.token_file is None:
+            raise ValueError("head needs token_file: a copy of the token that the head has made")
+        if self.redis is not None and (self.head is not None or self.address is not None):
+            raise ValueError("redis is for the server's own head; give it to `airyard node head`")
+        return self
 
 
 class EngineSection(_Section):
@@ -254,6 +271,7 @@ def load_config(path: Path | None, *, home: Path) -> Config:
     return config.model_copy(
         update={
             "server": _tls_beside(folder, config.server),
+            "engine": _ray_beside(folder, config.engine),
             "policy": PolicySection(file=_beside(folder, config.policy.file)),
             "people": _people_beside(folder, config.people),
             "standby": config.standby.model_copy(update={"shared": _beside(folder, config.standby.shared)}),
@@ -272,6 +290,13 @@ def _tls_beside(folder: Path, section: ServerSection) -> ServerSection:
         key=str(folder / Path(section.tls.key).expanduser()),
     )
     return section.model_copy(update={"tls": found})
+
+
+def _ray_beside(folder: Path, section: EngineSection) -> EngineSection:
+    found = {
+        name: _beside(folder, getattr(section.ray, name)) for name in ("token_file", "redis_password_file")
+    }
+    return section.model_copy(update={"ray": section.ray.model_copy(update=found)})
 
 
 def _people_beside(folder: Path, section: PeopleSection) -> PeopleSection:

@@ -19,7 +19,7 @@ from airyard.ports.clock import Clock
 from airyard.ports.engine import Engine
 from airyard.server import routes_fleet
 from airyard.server.config import EngineSection
-from airyard.server.fleet import FleetDesk, make_ray_engine
+from airyard.server.fleet import FleetDesk, FleetPlace, make_ray_engine, own_node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,8 @@ class EnginePlace:
     """All servers of the yard, with commas between them."""
     standby: bool
     simulate: Mapping[str, int]
+    epoch: Callable[[], int]
+    """The leader's, once it leads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +69,37 @@ def make_engine(config: EngineSection, place: EnginePlace) -> EngineParts:
     )
 
 
+def join_own_fleet(config: EngineSection, place: EnginePlace) -> None:
+    """Have the machine of a server in its fleet while the server waits to lead. Raises: as ``make_engine``."""
+    if config.kind == "ray" and (node := own_node(config, _fleet_place(place))) is not None:
+        node.ensure()
+
+
 def _ray(config: EngineSection, place: EnginePlace) -> EngineParts:
-    engine = make_ray_engine(
-        config, place.home, host=place.host, url=place.url, simulate=place.simulate, standby=place.standby
-    )
+    engine = make_ray_engine(config, _fleet_place(place))
 
     def routes(loop: ControlLoop, clock: Clock, by: str) -> APIRouter:
-        return routes_fleet.router(FleetDesk(engine, loop, host=place.host, now_ms=clock.now_ms, by=by))
+        desk = FleetDesk(
+            engine,
+            loop,
+            folder=place.data_home / "server" / "ray",
+            host=place.host,
+            servers=place.urls.split(",") if place.standby else (),
+            now_ms=clock.now_ms,
+            by=by,
+        )
+        return routes_fleet.router(desk)
 
     return EngineParts(engine=engine, routes=routes)
+
+
+def _fleet_place(place: EnginePlace) -> FleetPlace:
+    return FleetPlace(
+        home=place.home,
+        host=place.host,
+        url=place.url,
+        urls=place.urls,
+        standby=place.standby,
+        simulate=place.simulate,
+        epoch=place.epoch,
+    )

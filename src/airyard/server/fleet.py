@@ -5,13 +5,14 @@ Owns: which Ray cluster, whose token, what is checked of a machine before it may
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -21,13 +22,15 @@ import airyard
 from airyard.adapters import ray_command
 from airyard.adapters.ray_engine import Cluster, RayEngine
 from airyard.adapters.ray_head import RayHead
+from airyard.adapters.ray_node import RayNode
 from airyard.app.control import Control
 from airyard.app.leases import LONE_LEASE_S, STANDBY_LEASE_S
 from airyard.app.loop import ControlLoop
 from airyard.core.commands import DrainNodes, EndReservation, MakeReservation, UncordonNodes
 from airyard.core.errors import Conflict, Denied, Fix, UserError
 from airyard.core.policy import Reservation
-from airyard.server.config import EngineSection
+from airyard.server.config import EngineSection, RaySection
+from airyard.server.journal_place import read_password
 from airyard.server.premises import write_atomically
 
 DAY_MS = 86_400_000
@@ -39,48 +42,124 @@ UNTIL_NOTE = "it leaves: airyard node join --until"
 LEAVE_NOTE = "it leaves: airyard node leave"
 
 
-def make_ray_engine(
-    config: EngineSection, home: Path, *, host: str, url: str, simulate: Mapping[str, int], standby: bool
-) -> RayEngine:
-    """Return the engine of a fleet. ``host`` is where the server listens.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetPlace:
+    """Where a server of a fleet is, and what its machine has."""
+
+    home: Path
+    host: str
+    """Where it listens."""
+    url: str
+    urls: str
+    """With a standby those of all servers, with commas between them."""
+    standby: bool
+    simulate: Mapping[str, int]
+    epoch: Callable[[], int]
+
+
+def make_ray_engine(config: EngineSection, place: FleetPlace) -> RayEngine:
+    """Return the engine of a fleet.
 
     Raises: UserError for a Ray that is not there or another, for an address that is not this machine's.
     """
     ray_command.check_ray()
-    address = config.ray.node_ip or node_address(host)
-    folder = home / "server" / "ray"
-    if config.ray.address is None:
-        try:
-            head = RayHead(folder, address=address, dashboard=config.ray.dashboard)
-        except OSError as error:
-            raise UserError(
-                f"the Ray head cannot listen on {address}: {error.strerror}",
-                code="BAD_HOST",
-                fix="set [engine.ray] node_ip to an address of this machine that the other machines reach",
-            ) from error
-        cluster = Cluster(address=head.address, token_file=head.token_file, node_ip=address, head=head)
-    else:
-        given = Path(config.ray.token_file).expanduser() if config.ray.token_file else None
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        cluster = Cluster(
-            address=config.ray.address,
-            token_file=ray_command.token_file(folder, given),
-            node_ip=config.ray.node_ip,
+    if place.standby and config.ray.head is None and config.ray.address is None:
+        raise UserError(
+            "[standby] shared is set, and the head of Ray would be on the leader's own machine, and gone with it",
+            code="BAD_CONFIG",
+            fix="start it on a machine of its own with `airyard node head`, and name it in [engine.ray] head; "
+            "docs/operate/standby.md has the whole of it",
         )
-    lock_folder = config.system_gpu_lock_folder
-    offer = {
-        "simulate": dict(simulate),
-        "cpu_slots": config.cpu_slots,
-        "system_gpu_lock_folder": lock_folder,
-        "address": address,
-        "server_url": url,
-    }
+    offer = _own_offer(config, place)
+    with_head = config.ray.head is not None
     return RayEngine(
-        home,
-        cluster=cluster,
-        server_url=url,
-        own_offer=offer if config.ray.here else None,
-        lease_s=config.lease_seconds or (STANDBY_LEASE_S if standby else LONE_LEASE_S),
+        place.home,
+        cluster=_cluster(config, place),
+        server_url=place.urls if place.standby else place.url,
+        # Beside a head elsewhere this machine is one of the others, known by its offer to whoever leads.
+        own_offer=offer if config.ray.here and not with_head else None,
+        here=config.ray.here,
+        everywhere=place.standby,
+        epoch=place.epoch,
+        lease_s=config.lease_seconds or (STANDBY_LEASE_S if place.standby else LONE_LEASE_S),
+    )
+
+
+def own_node(config: EngineSection, place: FleetPlace) -> RayNode | None:
+    """Return the Ray node of a server's machine whose head is elsewhere. Raises: UserError as ``make_ray_engine``."""
+    if config.ray.head is None:
+        return None
+    ray_command.check_ray()
+    assert config.ray.token_file is not None
+    token = Path(config.ray.token_file)
+    if not token.is_file():
+        raise UserError(
+            f"[engine.ray] token_file names {token}, which is not there",
+            code="BAD_CONFIG",
+            fix="copy head/token from the data folder of the head's machine",
+        )
+    address = _address(config, place)
+    with _bad_address(address):
+        return RayNode(
+            place.home,
+            head=config.ray.head,
+            address=address,
+            token_file=token,
+            offer=_own_offer(config, place) if config.ray.here else None,
+        )
+
+
+def _cluster(config: EngineSection, place: FleetPlace) -> Cluster:
+    folder = place.home / "server" / "ray"
+    ray, address = config.ray, _address(config, place)
+    if ray.head is None and ray.address is None:
+        with _bad_address(address):
+            head = RayHead(folder, address=address, dashboard=ray.dashboard, redis=redis_of(ray))
+        return Cluster(address=head.address, token_file=head.token_file, node_ip=address, kept=head)
+    node = own_node(config, place)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Cluster(
+        address=ray.head or ray.address or "",
+        token_file=ray_command.token_file(folder, Path(ray.token_file) if ray.token_file else None),
+        node_ip=address if ray.head is not None else ray.node_ip,
+        kept=node,
+    )
+
+
+def _own_offer(config: EngineSection, place: FleetPlace) -> dict[str, Any]:
+    return {
+        "simulate": dict(place.simulate),
+        "cpu_slots": config.cpu_slots,
+        "system_gpu_lock_folder": config.system_gpu_lock_folder,
+        "address": _address(config, place),
+        "server_url": place.url,
+    }
+
+
+def _address(config: EngineSection, place: FleetPlace) -> str:
+    return config.ray.node_ip or node_address(place.host)
+
+
+@contextlib.contextmanager
+def _bad_address(address: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"Ray cannot listen on {address}: {error.strerror}",
+            code="BAD_HOST",
+            fix="set [engine.ray] node_ip to an address of this machine that the other machines reach",
+        ) from error
+
+
+def redis_of(section: RaySection) -> ray_command.Redis | None:
+    """Return where the server's own head keeps its state. Raises: UserError for a password file of no use."""
+    if section.redis is None:
+        return None
+    file = section.redis_password_file
+    return ray_command.Redis(
+        address=section.redis,
+        password=read_password(Path(file), "[engine.ray] redis_password_file") if file else "",
     )
 
 
@@ -119,14 +198,24 @@ class FleetDesk:
     """Checks machines that want to join, and those that want to leave. Any thread; blocks."""
 
     def __init__(
-        self, engine: RayEngine, loop: ControlLoop, *, host: str, now_ms: Callable[[], int], by: str
+        self,
+        engine: RayEngine,
+        loop: ControlLoop,
+        *,
+        folder: Path,
+        host: str,
+        servers: Sequence[str],
+        now_ms: Callable[[], int],
+        by: str,
     ) -> None:
+        """``folder`` holds what the servers of the yard know of its machines; ``servers``: where they are."""
         self._engine = engine
         self._loop = loop
         self._host = host
         self._now_ms = now_ms
         self._by = by
-        self._registry = Registry(engine.token_file.with_name("machines.json"))
+        self._servers = tuple(servers)
+        self._registry = Registry(folder / "machines.json")
 
     def authorise(self, authorization: str | None) -> None:
         """Let only a holder of the fleet's token pass. Raises: Denied."""
@@ -168,7 +257,11 @@ class FleetDesk:
                 fix="open the firewall between the two, or name another address of that machine with --address",
             )
         self._registry.note(one.name, one.machine_id)
-        return {"ray_address": self._engine.ray_address, "members": self._members(one.name)}
+        return {
+            "ray_address": self._engine.ray_address,
+            "members": self._members(one.name),
+            "servers": list(self._servers),
+        }
 
     def _name_is_free(self, one: Applicant) -> None:
         """Refuse a name that another machine has, or had when this server was not there to see."""
@@ -318,6 +411,7 @@ class Registry:
     def note(self, name: str, machine_id: str) -> None:
         """Give the name to a machine."""
         with self._lock:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(self._path, json.dumps({**self._read(), name: machine_id}).encode())
 
     def _read(self) -> dict[str, str]:

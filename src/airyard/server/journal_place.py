@@ -48,7 +48,7 @@ def database_at(url: str | None, password_file: Path | None, home: Path, passwor
     # Imported here: who keeps a file needs no driver.
     from airyard.adapters.postgres_engine import PostgresDatabase
 
-    return PostgresDatabase(url, _read_password(password_file) if password_file else password)
+    return PostgresDatabase(url, read_password(password_file) if password_file else password)
 
 
 def note_move(home: Path, source: Database, target: Database, url: str) -> None:
@@ -76,7 +76,8 @@ def _refuse_the_old_place(database: Database, home: Path) -> None:
     )
 
 
-def _read_password(file: Path) -> str:
+def read_password(file: Path, key: str = "[journal] password_file") -> str:
+    """Return what a password file holds; ``key`` is what named it. Raises: UserError, also for one that others read."""
     try:
         if stat.S_IMODE(file.stat().st_mode) & 0o077:
             raise UserError(
@@ -89,5 +90,5 @@ def _read_password(file: Path) -> str:
         raise UserError(
             f"the password file {file} cannot be read: {error.strerror}",
             code="BAD_CONFIG",
-            fix="correct [journal] password_file",
+            fix=f"correct {key}",
         ) from error

@@ -14,9 +14,12 @@ import asyncio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from airyard.server.errors import error_response
-from airyard.server.leading import Leading, not_leader
+from airyard.server.leading import Leading
+from airyard.server.requests import PREFIX
 
 PAUSE_S = 0.05
+IDENTIFY = f"{PREFIX}/identify"
+"""Who this server is stays true; without the proof a client would not believe that it does not lead."""
 
 
 class LeaderGate:
@@ -28,11 +31,11 @@ class LeaderGate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it."""
-        if scope["type"] != "http":
+        if scope["type"] != "http" or scope["path"] == IDENTIFY:
             await self._app(scope, receive, send)
             return
         if not self._leading.holds():
-            await error_response(not_leader(None))(scope, receive, send)
+            await error_response(self._leading.silence())(scope, receive, send)
             return
 
         async def send_as_leader(message: Message) -> None:

@@ -37,9 +37,12 @@ def steady_ms() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
-def not_leader(leader: str | None) -> Unavailable:
-    """Return the answer of a server that does not lead (now); ``leader`` is the address of the one that does."""
-    where = f"; {leader} does" if leader else ", and none is known that does yet"
+def not_leader(leader: str | None, why: str = "") -> Unavailable:
+    """Return the answer of a server that does not lead (now).
+
+    ``leader`` is the address of the one that does, ``why`` what keeps this one from it.
+    """
+    where = f"; {leader} does" if leader else why or ", and none is known that does yet"
     return Unavailable(
         f"this server does not lead{where}",
         code="NOT_LEADER",
@@ -78,6 +81,7 @@ class Leading:
         self._pause_s = lease_ms / BEAT_SHARE / 1000
         self._replaced = replaced
         self._now_ms = now_ms
+        self._problem = ""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leading", daemon=True)
 
@@ -88,6 +92,12 @@ class Leading:
     def holds(self) -> bool:
         """True while no other server can lead."""
         return self._reign.holds(self._now_ms())
+
+    def silence(self) -> Unavailable:
+        """Return what a server answers that leads no more, or does not know."""
+        return not_leader(
+            None, f" now: its lease on the journal is not renewed: {self._problem}" if self._problem else ""
+        )
 
     def was_replaced(self, reason: str) -> None:
         """End: the journal has shown that another server leads."""
@@ -112,13 +122,21 @@ class Leading:
                     self._replaced(f"term {self.term} is over: another server has taken the lead")
                     return
                 self._reign.renewed(sent_ms)
+                self._problem = ""
             except Unavailable as error:
+                self._problem = error.message
                 if held and not self.holds():
                     _log.warning("lease_not_renewed", term=self.term, error=error.message)
+            except Exception as error:
+                # A bug must not end the only thread by which this server learns that it was replaced.
+                self._problem = repr(error)
+                _log.exception("lease_not_renewed", term=self.term)
             if held and not self.holds():
                 _log.warning(
                     "silent", term=self.term, reason="the lease is over; nobody is answered until renewed"
                 )
+            elif self.holds() and not held:
+                _log.warning("leads_again", term=self.term, reason="the lease was renewed in time")
             held = self.holds()
 
 
@@ -133,7 +151,7 @@ class LedJournal:
     def append(self, expected_seq: int, epoch: int, events: Sequence[Recorded], changes: Changes) -> None:
         """See ``Journal``. Raises: Unavailable (``NOT_LEADER``), too."""
         if not self._leading.holds():
-            raise not_leader(None)
+            raise self._leading.silence()
         try:
             self._journal.append(expected_seq, epoch, events, changes)
         except Conflict as error:
@@ -189,5 +207,5 @@ class LedLogStore(FileLogStore):
     def append(self, key: MemberKey, frames: bytes) -> int:
         """See ``LogStore``. Raises: Unavailable (``NOT_LEADER``), too."""
         if not self._leading.holds():
-            raise not_leader(None)
+            raise self._leading.silence()
         return super().append(key, frames)

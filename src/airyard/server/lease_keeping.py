@@ -18,6 +18,7 @@ from airyard.app.loop import ControlLoop
 from airyard.core.commands import DeclareLease
 from airyard.core.errors import AiryardError
 from airyard.ports.clock import Clock
+from airyard.server.leading import steady_ms
 
 LOOK_S = 1.0
 ANSWER_S = 30.0
@@ -32,13 +33,24 @@ _log = structlog.get_logger("airyard.leases")
 class LeaseKeeper:
     """Keeps the leases of one leader. Made once the journal is taken over, and before any runner is answered."""
 
-    def __init__(self, loop: ControlLoop, clock: Clock, changes: ChangeFeed, lease_s: float) -> None:
-        """Journal what is granted from now on. Raises: AiryardError when it cannot be written."""
+    def __init__(
+        self,
+        loop: ControlLoop,
+        clock: Clock,
+        changes: ChangeFeed,
+        lease_s: float,
+        *,
+        silent_ms: int | None = None,
+    ) -> None:
+        """Journal what is granted from now on. Raises: AiryardError when it cannot be written.
+
+        ``silent_ms``, by CLOCK_BOOTTIME, is since when no earlier leader has granted anything; None: since now.
+        """
         self._loop = loop
         self._clock = clock
         self._changes = changes
         lease_ms = int(lease_s * 1000)
-        begun_ms = clock.monotonic_ms()
+        begun_ms = clock.monotonic_ms() - (max(0, steady_ms() - silent_ms) if silent_ms is not None else 0)
         epoch, longest_ms = loop.query(_epoch_and_longest).result(timeout=ANSWER_S)
         loop.submit(DeclareLease(lease_ms=lease_ms, begins=True)).result(timeout=ANSWER_S)
         self.leases = Leases(epoch=epoch, lease_ms=lease_ms, longest_ms=longest_ms, begun_ms=begun_ms)

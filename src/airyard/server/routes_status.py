@@ -19,6 +19,7 @@ import airyard
 from airyard.app.control import Control
 from airyard.app.explain_views import figures_document
 from airyard.app.views import rfc3339
+from airyard.core.errors import Unavailable
 from airyard.core.versions import CLIENT
 from airyard.server.context import ServerContext
 from airyard.server.requests import PREFIX, Caller, Context, query, quickly
@@ -71,6 +72,7 @@ async def status(request: Request, context: Context, caller: Caller) -> dict[str
     slow = await run_in_threadpool(_slow_parts, context, meter)
     figures = await quickly(context, lambda planning: planning.estimates.figures())
     forecast = await quickly(context, lambda planning: planning.forecast.predictor.accuracy()) or {}
+    unread = slow["unread"]
     return {
         "version": airyard.__version__,
         "pid": os.getpid(),
@@ -109,20 +111,27 @@ async def status(request: Request, context: Context, caller: Caller) -> dict[str
             }
             for pool, one in sorted(forecast.items())
         },
-        **slow,
+        **{name: value for name, value in slow.items() if name != "unread"},
         "journal": {
             "seq": seq,
             "epoch": epoch,
             "bytes": slow["disk"]["journal"],
             "place": context.journal.place,
+            "problem": context.loop.peek(lambda control: control.journal_problem) or unread or None,
         },
     }
 
 
 def _slow_parts(context: ServerContext, meter: DiskMeter) -> dict[str, Any]:
     tracker = context.tracker.state()
-    counts = context.reads.counts()
+    unread = ""
+    counts: Mapping[str, int] = {}
+    try:
+        counts = context.reads.counts()
+    except Unavailable as error:
+        unread = error.message  # what is asked for most when the database is away must still be answered
     return {
+        "unread": unread,
         "disk": {**meter.use(), "journal": context.journal.size_bytes()},
         "mlflow": {"kind": tracker.kind.value, "detail": tracker.detail, "uri": tracker.uri},
         "counts": {"queued": counts.get("QUEUED", 0), "active": counts.get("ACTIVE", 0)},

@@ -124,6 +124,8 @@ class Inheritance:
     journal: SqlJournal
     state: ClusterState | None
     """Warm: all that the journal had a moment ago; None: it is to be read."""
+    silent_ms: int
+    """Since when no leader before this one has answered anybody, at the latest; of CLOCK_BOOTTIME."""
 
 
 class Standby:
@@ -171,7 +173,8 @@ class Standby:
                 if may_take and problem is None and (leading := self._take(seat)) is not None:
                     self._leader = None
                     journal, state = self._follower.hand_over()
-                    return Inheritance(leading=leading, journal=journal, state=state)
+                    silent_ms = steady_ms() if self._left(seat) else watch.over_ms
+                    return Inheritance(leading=leading, journal=journal, state=state, silent_ms=silent_ms)
                 self._follower.follow()
                 if seat is not None and told != seat.url:
                     told = seat.url
@@ -188,6 +191,10 @@ class Standby:
         self._follower.close()
         self._seat.close()
         return None
+
+    def _left(self, seen: Seat | None) -> bool:
+        """True for a seat that needed no waiting: its leader has said that it leaves, or has ended."""
+        return seen is None or seen.free or seen.holder == self._me
 
     def _take(self, seen: Seat | None) -> Leading | None:
         sent_ms = steady_ms()

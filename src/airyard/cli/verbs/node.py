@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -154,6 +155,53 @@ def _seconds_until(until_ms: int | None) -> int:
     if until_ms is None:
         return 86_400
     return max(1, int(until_ms / 1000 - datetime.now(UTC).timestamp()))
+
+
+@command.command("head")
+@click.option("--address", metavar="IP", help="Address of this machine for the others (detected).")
+@click.option("--port", type=click.IntRange(1, 65535), help="Its port (chosen once, then kept).")
+@click.option("--redis", metavar="HOST:PORT", help="A Redis in which it keeps what it knows.")
+@click.option(
+    "--redis-password-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The password of that Redis.",
+)
+@click.option("--block", is_flag=True, help="Stay in the foreground, and end it when stopped: for systemd.")
+@click.option("--stop", "stopping", is_flag=True, help="End it instead.")
+@pass_app
+def head(
+    app: App,
+    address: str | None,
+    port: int | None,
+    redis: str | None,
+    redis_password_file: Path | None,
+    block: bool,
+    stopping: bool,
+) -> None:
+    """Keep the fleet's Ray head on this machine, apart from its servers: for a fleet with a standby."""
+    from airyard.adapters.ray_command import Redis
+    from airyard.node import heading
+    from airyard.sdk import config
+
+    home = config.home_folder(app.options.get("home")).absolute()
+    if stopping:
+        heading.stop_head(home)
+        _tell(app, {"stopped": True}, "the head has ended")
+        return
+    stop = threading.Event()
+    if block:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+    password = redis_password_file.read_text().strip() if redis_password_file else ""
+    place = Redis(address=redis, password=password) if redis else None
+    found = heading.start_head(home, address=address or "", port=port, redis=place)
+    _tell(
+        app, found, f"the head of the fleet is at {found['address']}; its token is in {found['token_file']}"
+    )
+    if block:
+        while not stop.wait(1.0) and heading.is_kept(home):
+            pass
+        heading.stop_head(home)
 
 
 @command.command("leave")

@@ -56,6 +56,7 @@ def _pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
         (
             "journal",
             f"{journal.get('seq')} events, {formats.size(journal.get('bytes'))}, in {journal.get('place')}"
+            + (f"; it does not answer: {journal['problem']}" if journal.get("problem") else "")
             if journal
             else None,
         ),
