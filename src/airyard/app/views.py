@@ -70,6 +70,7 @@ def run_document(run: Run, lights: Lights = NO_LIGHTS) -> Document:
         "name": run.name,
         "experiment": workload.experiment,
         "owner": run.owner,
+        "unix_user": run.unix_user or None,
         "project": run.project,
         "tags": dict(workload.tags),
         "state": run.state.value,

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
-from airyard.core.access.people import People
+from airyard.core.access.people import People, RunAs
 from airyard.core.errors import UserError
 from airyard.spec.people import load_people
 
@@ -23,14 +24,27 @@ _Stamp = tuple[int, int, int]
 class PeopleFile:
     """Says who there is. A broken edit is told once, and the last good version goes on counting. Any thread."""
 
-    def __init__(self, path: Path | None, *, owner: str, look_s: float = LOOK_S) -> None:
-        """Read the file. Raises: UserError with its problems: a server does not start on a broken one."""
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        owner: str,
+        look_s: float = LOOK_S,
+        run_as: RunAs = RunAs.SERVER,
+        allow_root: bool = False,
+    ) -> None:
+        """Read the file; ``run_as`` and ``allow_root`` are the configuration's.
+
+        Raises: UserError with its problems: a server does not start on a broken one.
+        """
         self._path = path
         self._owner = owner
         self._look_s = look_s
         self._lock = threading.Lock()
         self._stamp = _stamp(path)
-        self._found = load_people(path, owner=owner) if path is not None else People(owner=owner)
+        self._run_as = run_as
+        self._allow_root = allow_root
+        self._found = self._load(path)
         self._due = time.monotonic() + look_s
         self.problem: str | None = None
         """What is wrong with the newest version of the file; None when it counts."""
@@ -47,9 +61,13 @@ class PeopleFile:
                 self._read(self._path)
             return self._found
 
+    def _load(self, path: Path | None) -> People:
+        found = load_people(path, owner=self._owner) if path is not None else People(owner=self._owner)
+        return replace(found, run_as=self._run_as, allow_root=self._allow_root)
+
     def _read(self, path: Path) -> None:
         try:
-            self._found = load_people(path, owner=self._owner)
+            self._found = self._load(path)
         except UserError as error:
             self.problem = error.message
             _log.error("users_file_refused", file=str(path), problem=error.message)

@@ -16,30 +16,29 @@ from airyard.core.errors import Denied, UserError
 from airyard.core.scheduling.snapshot import offers_of
 from airyard.core.workload import Workload
 from airyard.server.context import ServerContext
+from airyard.server.identities import no_account
 
 
-def check_pool(context: ServerContext, principal: Principal, workload: Workload, project: str) -> Workload:
+def check_pool(
+    context: ServerContext, principal: Principal, workload: Workload, project: str, *, account: str
+) -> Workload:
     """Return the workload, with its pool named where others of its kind are closed to the caller.
 
-    Raises: Denied (``POOL_NOT_ALLOWED``); UserError (``NAME_A_POOL``) when several are open and some are not.
+    A run without an ``account`` of its own does not stand in a pool that asks for one.
+    Raises: Denied (``POOL_NOT_ALLOWED``); UserError (``NAME_A_POOL``) when several are open and some are not, and
+    ``NO_UNIX_USER``.
     """
     people = context.access.people()
     if not people.pools:
         return workload
     compute = workload.compute
-
-    def fitting(control: Control) -> set[str]:
-        return {
-            view.pool
-            for view, _ in offers_of(control.state)
-            if view.model == compute.model
-            and (compute.model is not None or view.accelerator == compute.accelerator)
-        }
-
-    pools = {compute.pool} if compute.pool is not None else context.loop.peek(fitting)
-    open_ = sorted(pool for pool in pools if _admits(context, principal, pool, project))
+    pools = pools_of(context, workload)
+    admitting = {pool for pool in pools if _admits(context, principal, pool, project)}
+    open_ = sorted(pool for pool in admitting if account or not people.asks_for_account(pool))
     if len(open_) == len(pools):
         return workload
+    if admitting and not open_:
+        raise no_account(workload.run_as or principal.name, ", ".join(sorted(admitting)))
     if not open_:
         raise Denied(
             f"{principal.name} may not use pool {', '.join(sorted(pools))} for project {project}",
@@ -55,6 +54,23 @@ def check_pool(context: ServerContext, principal: Principal, workload: Workload,
             fix="name one of them with compute.pool_id",
         )
     return replace(workload, compute=replace(compute, pool=open_[0]))
+
+
+def pools_of(context: ServerContext, workload: Workload) -> set[str]:
+    """Return the pools in which the run could stand: the one that it names, else all with such nodes."""
+    compute = workload.compute
+    if compute.pool is not None:
+        return {compute.pool}
+
+    def fitting(control: Control) -> set[str]:
+        return {
+            view.pool
+            for view, _ in offers_of(control.state)
+            if view.model == compute.model
+            and (compute.model is not None or view.accelerator == compute.accelerator)
+        }
+
+    return context.loop.peek(fitting)
 
 
 def _admits(context: ServerContext, principal: Principal, pool: str, project: str) -> bool:

@@ -68,7 +68,7 @@ def _check_project(context: ServerContext, caller: Asker, run: Run, project: str
     workload = run.workload
     if run.attempt is not None and run.attempt.live and run.attempt.pool:
         workload = replace(workload, compute=replace(workload.compute, pool=run.attempt.pool))
-    check_pool(context, caller.principal, workload, project)
+    check_pool(context, caller.principal, workload, project, account=run.unix_user)
 
 
 def _ended(run: Run) -> Conflict:

@@ -203,7 +203,7 @@ async def cancel_run(context: Context, caller: Caller, ref: Ref) -> dict[str, An
 async def resume_run(context: Context, caller: Caller, ref: Ref) -> dict[str, Any]:
     """Queue an ended run for one more attempt, with fresh budgets."""
     run = await run_of(context, caller, ref)
-    check_pool(context, caller.principal, run.workload, run.project)
+    check_pool(context, caller.principal, run.workload, run.project, account=run.unix_user)
     await ask(context, ResumeRun(run=run, by=caller.name, token_id=caller.principal.token_id))
     return {"run": await document(context, await run_of(context, caller, str(run.run_id)))}
 

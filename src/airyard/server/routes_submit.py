@@ -25,7 +25,8 @@ from airyard.core.workload import Workload, first_difference
 from airyard.server import sources
 from airyard.server.access import Asker, policy_of
 from airyard.server.context import Principal, ServerContext
-from airyard.server.pool_rights import check_pool
+from airyard.server.identities import account_for
+from airyard.server.pool_rights import check_pool, pools_of
 from airyard.server.requests import PREFIX, Caller, Context, ask, document, inquire, query
 from airyard.server.secret_rights import usable
 from airyard.wire import native
@@ -43,7 +44,7 @@ async def submit_run(context: Context, caller: Caller, body: native.SubmitReques
         workload = body.workload.workload()
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"the workload is not valid: {error}") from error
-    workload = _kept_to(context, caller.principal, workload)
+    workload, unix_user = _kept_to(context, caller.principal, workload)
     source_hash = await run_in_threadpool(_prepare, context, caller, workload, body)
     warnings = [*_descriptive(workload), *await _durability(context, workload, body.allow_no_durable)]
     command = SubmitRun(
@@ -55,6 +56,7 @@ async def submit_run(context: Context, caller: Caller, body: native.SubmitReques
         source_hash=source_hash,
         held=body.held,
         begin_ms=body.begin_at or 0,
+        unix_user=unix_user,
     )
     now_ms = context.clock.now_ms()
     warnings += await query(
@@ -76,7 +78,9 @@ async def _dry_run(context: ServerContext, command: SubmitRun, warnings: Sequenc
     """Admit the workload on a copy of the state, and have the planner try it."""
     state = await query(context, lambda control: control.state.copy())
     now_ms = context.clock.now_ms()
-    cached = await run_in_threadpool(context.has_environment, command.workload)
+    # What is built is asked of the agents' own store: an account has one of its own, which only it sees into.
+    asked = context.has_environment if not command.unix_user else lambda workload: None
+    cached = await run_in_threadpool(asked, command.workload)
     compute = command.workload.compute
     pools = {
         node.name: state.policy.pool_of(node)
@@ -104,8 +108,11 @@ def _ended(context: ServerContext, run_id: int) -> Run:
     return run_from(row)
 
 
-def _kept_to(context: ServerContext, principal: Principal, workload: Workload) -> Workload:
-    """Return the workload within what the caller's token and the rights on pools leave open. Raises: Denied."""
+def _kept_to(context: ServerContext, principal: Principal, workload: Workload) -> tuple[Workload, str]:
+    """Return the workload within what the caller's token and the rights on pools leave open, and its Unix account.
+
+    Raises: Denied, UserError.
+    """
     confined = principal.project
     if confined is not None and workload.project not in (None, confined):
         raise Denied(
@@ -116,7 +123,11 @@ def _kept_to(context: ServerContext, principal: Principal, workload: Workload) -
     if confined is not None:
         workload = replace(workload, project=confined)
     project = workload.project or policy_of(context).project_for(principal.name)
-    return check_pool(context, principal, workload, project)
+    people = context.access.people()
+    account, wanted = account_for(people, principal, workload)
+    workload = check_pool(context, principal, workload, project, account=account)
+    asked = wanted or any(map(people.asks_for_account, pools_of(context, workload) if people.pools else ()))
+    return workload, account if asked else ""
 
 
 def _prepare(context: ServerContext, caller: Asker, workload: Workload, body: native.SubmitRequest) -> str:

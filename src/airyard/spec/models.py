@@ -343,6 +343,11 @@ class WorkloadFile(Block):
     permissions: list[PermissionBlock] | None = setting(
         "Who else may see or manage the run: docs/operate/people.md."
     )
+    run_as: NotBlank | None = setting(
+        "User of the yard whose Unix account the command has: yourself, or a service lent to a group of yours.",
+        origin=Origin.AIRYARD,
+        shown_default="as yard and pool say",
+    )
     usage_policy_name: Annotated[str, Field(min_length=1, max_length=127)] | None = setting(
         "Whom the cost goes to, by name. Not enforced yet."
     )

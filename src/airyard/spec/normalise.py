@@ -66,6 +66,7 @@ def normalise(file: WorkloadFile, requirements: Requirements) -> Workload:
             )
             for grant in file.permissions or ()
         ),
+        run_as=file.run_as,
         usage_policy_name=file.usage_policy_name,
         usage_policy_id=file.usage_policy_id,
     )

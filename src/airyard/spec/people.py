@@ -5,13 +5,14 @@ Owns: the fields and the reading of that file. Must not know: tokens, the server
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
 from airyard.core.access.logins import USER_NAME
-from airyard.core.access.people import People, Person, PoolRights
+from airyard.core.access.people import People, Person, PoolRights, RunAs
 from airyard.core.access.roles import Kind, Role
 from airyard.core.errors import UserError
 from airyard.spec.catalogue import keys_of
@@ -41,9 +42,28 @@ def _name(value: str) -> str:
     return refuse(f"{quoted(value)} is no name of a user: letters, digits, '.', '_', '-', '+' and '@'")
 
 
+def _unix_user(value: str) -> str:
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.@-]{0,63}", value):
+        return value
+    return refuse(
+        f"{quoted(value)} is no name of a Unix user: letters, digits, '_', '.', '-' and '@', no number"
+    )
+
+
+def _run_as(value: Any) -> RunAs:
+    found = next((each for each in RunAs if each.value == value), None)
+    return found or refuse(f"{quoted(value)} is neither server nor user")
+
+
 UserName = Annotated[str, AfterValidator(_name)]
 RoleName = Annotated[Role, BeforeValidator(_role), WithJsonSchema({"enum": [role.value for role in Role]})]
 KindName = Annotated[Kind, BeforeValidator(_kind), WithJsonSchema({"enum": ["person", "service"]})]
+
+
+UnixUser = Annotated[str, AfterValidator(_unix_user)]
+RunAsName = Annotated[
+    RunAs, BeforeValidator(_run_as), WithJsonSchema({"enum": [each.value for each in RunAs]})
+]
 
 
 class PersonBlock(Block):
@@ -53,6 +73,10 @@ class PersonBlock(Block):
     kind: KindName | None = setting("Whether a human stands behind the name.", shown_default="person")
     groups: list[NotBlank] | None = setting("Groups, which rights may be granted to.", shown_default="none")
     active: bool | None = setting("Whether the user gets in at all.", shown_default="true")
+    unix_user: UnixUser | None = setting("Unix account of the user's runs.", shown_default="none")
+    lent_to: list[NotBlank] | None = setting(
+        "Of a service: groups whose runs may use its Unix account (`run_as`).", shown_default="none"
+    )
 
 
 class PoolRightsBlock(Block):
@@ -61,6 +85,9 @@ class PoolRightsBlock(Block):
     projects: list[NotBlank] | None = setting("Runs of these projects.", shown_default="none")
     groups: list[NotBlank] | None = setting("Users of these groups.", shown_default="none")
     users: list[NotBlank] | None = setting("Users of these names.", shown_default="none")
+    run_as: RunAsName | None = setting(
+        "user: every run in it has a Unix account of its own.", shown_default="as the yard"
+    )
 
 
 class PeopleFile(Block):
@@ -108,6 +135,8 @@ def _person(name: str, block: PersonBlock) -> Person:
         kind=block.kind or Kind.PERSON,
         groups=frozenset(block.groups or ()),
         active=block.active is not False,
+        unix_user=block.unix_user or "",
+        lent_to=frozenset(block.lent_to or ()),
     )
 
 
@@ -116,6 +145,8 @@ def _pool(block: PoolRightsBlock) -> PoolRights:
         projects=frozenset(block.projects or ()),
         groups=frozenset(block.groups or ()),
         users=frozenset(block.users or ()),
+        run_as=block.run_as or RunAs.SERVER,
+        open=block.run_as is not None and block.projects is block.groups is block.users is None,
     )
 
 

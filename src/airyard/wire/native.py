@@ -198,6 +198,7 @@ class WorkloadPart(Part):
     preemption: PreemptionPart = PreemptionPart()
     tracking: TrackingPart = TrackingPart()
     permissions: list[PermissionPart] = []
+    run_as: Name | None = None
     usage_policy_name: Name | None = None
     usage_policy_id: Name | None = None
     code: CodePart | None = None
@@ -432,6 +433,7 @@ class RunDoc(Answer):
     name: str
     experiment: str
     owner: str
+    unix_user: str | None
     project: str
     tags: dict[str, str]
     state: Literal["QUEUED", "ACTIVE", "ENDED"]

@@ -105,3 +105,25 @@ def test_defaults_are_a_user_and_a_person() -> None:
     assert bob is not None
     assert nightly is not None
     assert (bob.role, bob.kind, nightly.kind) == (Role.USER, Kind.PERSON, Kind.SERVICE)
+
+
+def test_accounts_are_read_and_kept_to_what_they_may_be() -> None:
+    text = (
+        "users:\n  ada: {unix_user: ada1}\n  nightly: {kind: service, unix_user: svc, lent_to: [vision]}\n"
+        "pools:\n  managed: {run_as: user}\n  closed: {run_as: user, groups: [vision]}\n"
+    )
+    people = read_people(text, file="users.yaml", owner="root")
+    assert people.unix_user_of("ada") == "ada1"
+    assert people.unix_user_of("eve") == ""
+    assert people.known["nightly"].lent_to == {"vision"}
+    assert people.pools["managed"].open
+    assert not people.pools["closed"].open
+    assert people.asks_for_account("Managed")
+    assert not people.asks_for_account("other")
+    for broken in (
+        "users: {ada: {unix_user: '0'}}",
+        "users: {ada: {unix_user: a b}}",
+        "users: {ada: {unix_user: -x}}",
+    ):
+        with pytest.raises(UserError, match="Unix user"):
+            read_people(broken, file="users.yaml", owner="root")

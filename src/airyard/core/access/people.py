@@ -7,10 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from airyard.core.access.principals import Principal
 from airyard.core.access.roles import Kind, Role
 from airyard.core.access.tokens import Token
+
+
+class RunAs(Enum):
+    """Whose Unix account the commands of runs have: that of their node's agent, or their own user's."""
+
+    SERVER = "server"
+    USER = "user"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +30,10 @@ class Person:
     kind: Kind = Kind.PERSON
     groups: frozenset[str] = frozenset()
     active: bool = True
+    unix_user: str = ""
+    """The account of its runs on nodes whose agents switch users; empty: it has none."""
+    lent_to: frozenset[str] = frozenset()
+    """Groups whose runs may use the account of this service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +43,15 @@ class PoolRights:
     projects: frozenset[str] = frozenset()
     groups: frozenset[str] = frozenset()
     users: frozenset[str] = frozenset()
+    run_as: RunAs = RunAs.SERVER
+    """USER: no run without a Unix account of its own, whatever the yard says."""
+    open: bool = False
+    """Everybody may use it: it is named for another reason."""
 
     def admits(self, principal: Principal, project: str) -> bool:
         """True when a run of the caller in that project may use the pool."""
+        if self.open:
+            return True
         named = principal.name in self.users or bool(principal.groups & self.groups)
         return named or project in self.projects
 
@@ -48,6 +66,9 @@ class People:
     """By the pool's name in lower case; a pool that is not named here is open to everybody."""
     declared: bool = False
     """True when a users file says who there is; else the owner is the only one."""
+    run_as: RunAs = RunAs.SERVER
+    allow_root: bool = False
+    """Whether a run's Unix account may be root."""
 
     def find(self, name: str) -> Person | None:
         """Return a known user, None for anybody else."""
@@ -78,3 +99,13 @@ class People:
         """True when a run of the caller in that project may stand in the pool."""
         rights = self.pools.get(pool.lower())
         return rights is None or rights.admits(principal, project)
+
+    def unix_user_of(self, name: str) -> str:
+        """Return the Unix account of somebody's runs; empty for none."""
+        found = self.known.get(name)
+        return found.unix_user if found is not None else ""
+
+    def asks_for_account(self, pool: str) -> bool:
+        """True when every run in the pool must have a Unix account of its own."""
+        rights = self.pools.get(pool.lower())
+        return rights is not None and rights.run_as is RunAs.USER
