@@ -17,16 +17,20 @@ from airyard.core.errors import NotFound, UserError
 FOLDER = "head"
 
 
-def start_head(home: Path, *, address: str, port: int | None, redis: Redis | None) -> dict[str, Any]:
+def start_head(
+    home: Path, *, address: str, port: int | None, redis: str | None, password: str
+) -> dict[str, Any]:
     """Have a head running here; return {address, token_file} once it takes connections.
 
-    Harmless when it runs: what differs from before counts from its next restart on.
+    ``redis`` is HOST:PORT of the one in which it keeps its state. Harmless when it runs: what differs from before
+    counts from its next restart on.
     Raises: UserError for an address that is not this machine's, Unavailable.
     """
     ray_command.check_ray()
     address = address or ray_command.own_address()
+    place = Redis(address=redis, password=password) if redis else None
     try:
-        head = RayHead(home / FOLDER, address=address, redis=redis, apart=True, port=port)
+        head = RayHead(home / FOLDER, address=address, redis=place, apart=True, port=port)
     except OSError as error:
         raise UserError(
             f"{address} is no address of this machine: {error.strerror}.",

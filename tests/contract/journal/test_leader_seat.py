@@ -14,6 +14,7 @@ from airyard.core.errors import Unavailable
 from airyard.ports.journal import Changes
 from airyard.server.leading import Leading, LedJournal
 from e2e.yard import wait_for
+from postgres_proxy import proxied
 from postgres_server import PostgresServer
 
 
@@ -53,6 +54,19 @@ def test_of_two_that_saw_the_same_one_sits_down(seats: tuple[SqlLeaderSeat, SqlL
     freed = a.look()
     assert freed is not None
     assert freed.free
+
+
+def test_a_database_that_cannot_be_reached_is_tried_again_until_it_can(postgres: PostgresServer) -> None:
+    with proxied(postgres.folder) as proxy:
+        seat = SqlLeaderSeat(PostgresDatabase(proxy.url(postgres.make_database())))
+        assert seat.take(None, "a", "http://a") == 1
+        proxy.refusing, proxy.messages_left = True, 0
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                seat.beat(1)
+        proxy.refusing = False
+        assert seat.beat(1)
+        seat.close()
 
 
 def test_the_seat_is_beside_a_journal_and_no_part_of_it(

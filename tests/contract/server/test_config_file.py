@@ -100,3 +100,21 @@ def test_simulated_nodes_by_text() -> None:
     for bad in ("CPU=2", "GPU_8xH100=0", "GPU_8xH100=x", "H100=1", "GPU_8xH100=1,,"):
         with pytest.raises(UserError, match="no simulated node"):
             parse_simulation(bad)
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ('head = "h:1"', "head needs token_file"),
+        ('head = "h:1"\ntoken_file = "t"\naddress = "auto"', "exclude each other"),
+        ('address = "auto"\nredis = "r:1"', "redis is for the server's own head"),
+    ],
+)
+def test_one_head_and_what_it_needs(tmp_path: Path, lines: str, reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
+        load_config(write(tmp_path, f"[engine.ray]\n{lines}\n"), home=tmp_path)
+
+
+def test_files_of_the_fleet_lie_beside_the_configuration(tmp_path: Path) -> None:
+    path = write(tmp_path, '[engine.ray]\nhead = "h:1"\ntoken_file = "fleet.token"\n')
+    assert load_config(path, home=tmp_path).engine.ray.token_file == str(tmp_path / "fleet.token")

@@ -35,3 +35,12 @@ def test_each_renewal_begins_the_wait_anew_and_so_does_another_leader() -> None:
     assert not watch.saw(replace(SEAT, term=4, beat=8), 9_999)
     assert not watch.saw(replace(SEAT, term=4, beat=8), 14_998)
     assert watch.saw(replace(SEAT, term=4, beat=8), 14_999)
+
+
+def test_the_reign_that_was_seen_last_is_over_a_lease_after_it_was_seen() -> None:
+    watch = SeatWatch("b", LEASE_MS)
+    watch.saw(Seat(term=1, beat=3, holder="a", url="", free=False), 1_000)
+    watch.saw(Seat(term=1, beat=3, holder="a", url="", free=False), 2_000)
+    assert watch.over_ms == 1_000 + LEASE_MS
+    watch.saw(Seat(term=1, beat=4, holder="a", url="", free=False), 2_500)
+    assert watch.over_ms == 2_500 + LEASE_MS

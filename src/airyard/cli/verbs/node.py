@@ -179,7 +179,6 @@ def head(
     stopping: bool,
 ) -> None:
     """Keep the fleet's Ray head on this machine, apart from its servers: for a fleet with a standby."""
-    from airyard.adapters.ray_command import Redis
     from airyard.node import heading
     from airyard.sdk import config
 
@@ -193,8 +192,7 @@ def head(
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
     password = redis_password_file.read_text().strip() if redis_password_file else ""
-    place = Redis(address=redis, password=password) if redis else None
-    found = heading.start_head(home, address=address or "", port=port, redis=place)
+    found = heading.start_head(home, address=address or "", port=port, redis=redis, password=password)
     _tell(
         app, found, f"the head of the fleet is at {found['address']}; its token is in {found['token_file']}"
     )
