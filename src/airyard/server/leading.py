@@ -124,13 +124,14 @@ class Leading:
                 self._reign.renewed(sent_ms)
                 self._problem = ""
             except Unavailable as error:
-                self._problem = error.message
-                if held and not self.holds():
+                if not self._problem:
                     _log.warning("lease_not_renewed", term=self.term, error=error.message)
+                self._problem = error.message
             except Exception as error:
                 # A bug must not end the only thread by which this server learns that it was replaced.
+                if not self._problem:
+                    _log.exception("lease_not_renewed", term=self.term)
                 self._problem = repr(error)
-                _log.exception("lease_not_renewed", term=self.term)
             if held and not self.holds():
                 _log.warning(
                     "silent", term=self.term, reason="the lease is over; nobody is answered until renewed"
