@@ -82,7 +82,12 @@ while true; do sleep 0.1; done
 
 
 class ManagedYard(Yard):
-    """A yard whose agent runs as root, with people who have accounts; its commands find Python passable."""
+    """A yard whose agent runs as root, with people who have accounts; its commands find Python passable.
+
+    Its wall time can be set forward: a run is safe from preemption for its first minute.
+    """
+
+    clock: Path
 
     def __init__(self, base: Path, cache: Path) -> None:
         self._prefix = passable.prefix(base / "layers")
@@ -126,8 +131,12 @@ def base() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def yard(base: Path, environment_cache: Path) -> Iterator[ManagedYard]:
+def yard(base: Path, environment_cache: Path, stepped: tuple[Path, Path]) -> Iterator[ManagedYard]:
     made = ManagedYard(base, environment_cache)
+    library, made.clock = base / "stepped_clock.so", base / "clock"
+    shutil.copy(stepped[0], library)  # where other accounts may read it, as the clock
+    made.clock.write_text("0")
+    made.set(LD_PRELOAD=str(library), STEPPED_CLOCK=str(made.clock))
     made.up()
     yield made
     made.close()
@@ -223,6 +232,7 @@ def test_cancel_and_preemption_end_every_process_of_another_account(
         env_variables={"STAYS": "1"},
     )
     wait_for(lambda: "ready" in ada.log(victim), what="the victim")
+    yard.clock.write_text("120")
     winner = bob.submit("true", accelerator="GPU_1xA10")
     assert yard.ended(winner, timeout=90)["status"] == "SUCCEEDED"
     assert yard.get(victim)["attempts"][0]["outcome"] == "PREEMPTED"
