@@ -36,7 +36,9 @@ from airyard.node.inventory import Inventory, Node, Offer, host_name, open_nvml
 from airyard.node.lease import lease_is_overdue
 from airyard.node.log_rest import close_unwritten, ship_rest
 from airyard.node.network import collect, describe
+from airyard.node.runner_http import Servers
 from airyard.node.sampling import EVERY_S, Sampled, Sampler
+from airyard.node.trust import kept_ca
 from airyard.node.zygote import Zygote, ZygoteGone
 
 _NODES_EVERY_S = 15.0
@@ -360,15 +362,16 @@ class Agent:
     def _ship(self, _: Connection, request: dict[str, Any]) -> dict[str, Any]:
         key = str(request["key"])
         known = self._known.get(key)
-        url, token = str(request["server_url"]), str(request["token"])
+        token = str(request["token"])
+        servers = Servers(str(request["server_url"]), kept_ca(self._node_folder))
         if key in self._unstarted:
-            self._later(lambda: close_unwritten(key, url, token), lambda _: None)
+            self._later(lambda: close_unwritten(key, servers, token), lambda _: None)
             return {}
         if known is None or known.state is Seen.ALIVE or key in self._shipping:
             return {}
         self._shipping.add(key)
         folder = self._attempts.folder(key)
-        self._later(lambda: ship_rest(folder, url, token), lambda _: self._shipping.discard(key))
+        self._later(lambda: ship_rest(folder, servers, token), lambda _: self._shipping.discard(key))
         return {}
 
     def _forget(self, _: Connection | None, request: dict[str, Any]) -> dict[str, Any]:

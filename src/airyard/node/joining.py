@@ -13,7 +13,6 @@ import fcntl
 import hashlib
 import hmac
 import json
-import os
 import secrets
 import socket
 import ssl
@@ -34,6 +33,7 @@ from airyard.core.errors import AiryardError, Conflict, Denied, Fix, Unavailable
 from airyard.node.allotment import Allotment, own
 from airyard.node.inventory import Offer, host_name
 from airyard.node.network import Network, Wish, choose, collect, wish_problem
+from airyard.node.trust import certificate_problem, context_of, keep_ca
 
 MAX_OFFSET_S = 5.0
 ID_CHARACTERS = 32
@@ -61,6 +61,8 @@ class Wanted:
     until_ms: int | None = None
     allotment: Allotment | None = None
     """How much of the machine it offers; None: what this process was given (``allotment.own``)."""
+    ca_file: Path | None = None
+    """The CA of the server's certificate (PEM), kept for the runs here; None: the system's."""
 
 
 def join(wanted: Wanted) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def join(wanted: Wanted) -> dict[str, Any]:
     name = wanted.name or host_name()
     folder = wanted.home / "node" / "ray"
     _check_home(wanted.home, folder)
-    desk = Desk(wanted.server, read_token(wanted.token_file))
+    desk = Desk(wanted.server, read_token(wanted.token_file), wanted.ca_file)
     desk.check()
     address = wanted.address or wished_address(collect(), wanted.network) or desk.own_address()
     machine_id = _machine_id(folder)
@@ -96,6 +98,7 @@ def join(wanted: Wanted) -> dict[str, Any]:
     offer["server_url"] = desk.urls
     _check_reach(head)
     (folder / "offer.json").write_text(json.dumps(offer))
+    keep_ca(folder.parent, wanted.ca_file)
     _start_ray(folder, wanted, head, address)
     nodes = _await_arrival(desk, f"machines/{name}?machine_id={machine_id}", folder)
     desk.post("until", {"name": name, "until_ms": wanted.until_ms or 0})
@@ -115,13 +118,14 @@ def adopt(wanted: Wanted) -> dict[str, Any] | None:
         offer = json.loads((folder / "offer.json").read_text())
     except (OSError, ValueError):
         return None
-    desk = Desk(wanted.server, read_token(wanted.token_file))
+    desk = Desk(wanted.server, read_token(wanted.token_file), wanted.ca_file)
     asked = (dict(wanted.labels), dict(wanted.simulate), wanted.cpu_slots)
     kept = (offer["labels"], offer["simulate"], offer["cpu_slots"])
     elsewhere = {*desk.urls.split(",")}.isdisjoint(str(offer["server_url"]).split(","))
     if keeper_pid(folder) is None or elsewhere or asked != kept or wanted.name not in ("", offer["machine"]):
         return None
     desk.check()
+    keep_ca(folder.parent, wanted.ca_file)
     found = desk.get(f"machines/{offer['machine']}?machine_id={offer['id']}")
     desk.post("until", {"name": offer["machine"], "until_ms": wanted.until_ms or 0})
     return {
@@ -153,9 +157,16 @@ def is_joined(home: Path) -> bool:
 class Desk:
     """The server's desk for joining machines, asked over HTTP with the fleet's token."""
 
-    def __init__(self, server: str, token: str) -> None:
-        """``server``: one or, with commas between them, several. Raises: UserError for what is no address."""
-        self._urls = [_url(each.strip()) for each in server.split(",") if each.strip()] or [_url("")]
+    def __init__(self, server: str, token: str, ca_file: Path | None = None) -> None:
+        """``server``: one or, with commas between them, several; with a ``ca_file`` they speak TLS unless they say so.
+
+        Raises: UserError for what is no address, and for a file that is no CA's.
+        """
+        plain = "http" if ca_file is None else "https"
+        self._urls = [_url(each.strip(), plain) for each in server.split(",") if each.strip()] or [
+            _url("", plain)
+        ]
+        self._trust = context_of(ca_file)
         self.url = self._urls[0]
         self._token = token
 
@@ -238,7 +249,7 @@ class Desk:
             request.data = json.dumps(body).encode()
         # A fleet's server is inside: no proxy between two machines of one yard.
         opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=_trust())
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=self._trust)
         )
         try:
             with opener.open(request, timeout=_ANSWER_S) as answer:
@@ -247,11 +258,16 @@ class Desk:
         except urllib.error.HTTPError as error:
             raise _refused(url, error) from None
         except (OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
+            # An error of TLS itself has a reason, too, which is a word.
+            reason = error if isinstance(error, ssl.SSLError) else getattr(error, "reason", error)
+            problem = certificate_problem(url, str(urlsplit(url).hostname), reason)
+            if problem is not None:
+                raise problem from None
             raise Unavailable(
                 f"The server at {url} cannot be reached from this machine: {reason}.",
                 code="SERVER_UNREACHABLE",
-                fix="Check HOST:PORT, the firewall, and that it listens on that address (`airyard server --host`).",
+                fix="Check HOST:PORT (https://HOST:PORT where it has TLS), the firewall, and that it listens on that "
+                "address (`airyard server --host`).",
             ) from None
 
 
@@ -269,23 +285,14 @@ def _refused(url: str, error: urllib.error.HTTPError) -> AiryardError:
     return from_json(error.code, body)
 
 
-def _url(server: str) -> str:
-    url = (server if "://" in server else f"http://{server}").rstrip("/")
+def _url(server: str, scheme: str) -> str:
+    url = (server if "://" in server else f"{scheme}://{server}").rstrip("/")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UserError(
             f"{server!r} is not the address of a server: it looks like HOST:PORT.", code="BAD_HOST"
         )
     return url
-
-
-def _trust() -> ssl.SSLContext:
-    """Trust what ``AIRYARD_CA_FILE`` holds, else what this machine trusts. Raises: UserError."""
-    given = os.environ.get("AIRYARD_CA_FILE")
-    try:
-        return ssl.create_default_context(cafile=given)
-    except OSError as error:
-        raise UserError(f"AIRYARD_CA_FILE: {given} cannot be read: {error}.", code="BAD_CA_FILE") from None
 
 
 def _check_home(home: Path, folder: Path) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 
 from airyard.node.identity import Identity
 from airyard.node.job_files import PASSAGE, make_folder, write_file
+from airyard.node.trust import VARIABLE as CA_VARIABLE
 
 INHERITED = frozenset({
     "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TERM",
@@ -73,8 +74,12 @@ def airyard_variables(
     address: str,
     token: str,
     network: Mapping[str, str] = MappingProxyType({}),
+    ca_file: Path | None = None,
 ) -> dict[str, str]:
-    """Return Airyard's own variables for this member; ``network`` are those for NCCL and gloo."""
+    """Return Airyard's own variables for this member; ``network`` are those for NCCL and gloo.
+
+    ``ca_file`` is where the command finds the CA of the server's certificate, where that is a private one.
+    """
     variables = {
         "NUM_NODES": str(order["members"]),
         "NODE_RANK": str(order["member"]),
@@ -101,15 +106,29 @@ def airyard_variables(
         variables["HYPERPARAMETERS_PATH"] = str(places.control / "hyperparameters.yaml")
     if order.get("simulated"):
         variables["AIRYARD_SIMULATED"] = "1"
-    return {**variables, **network, **_tracking(go, token)}
+    if ca_file is not None:
+        variables[CA_VARIABLE] = str(ca_file)
+    return {**variables, **network, **_tracking(go, token, ca_file)}
 
 
-def _tracking(go: Mapping[str, Any], token: str) -> dict[str, str]:
+def hand_ca(kept: Path | None, places: Places) -> Path | None:
+    """Put a copy of the CA where the command can read it, whoever it runs as. Raises: OSError."""
+    if kept is None:
+        return None
+    path = places.control / "ca.pem"
+    path.write_bytes(kept.read_bytes())
+    path.chmod(0o644)
+    return path
+
+
+def _tracking(go: Mapping[str, Any], token: str, ca_file: Path | None) -> dict[str, str]:
     tracking = go.get("tracking") or {}
     variables: dict[str, str] = {}
     if tracking.get("uri"):
         variables["MLFLOW_TRACKING_URI"] = str(tracking["uri"])
         variables["MLFLOW_TRACKING_TOKEN"] = token
+        if ca_file is not None and variables["MLFLOW_TRACKING_URI"].startswith("https:"):
+            variables["MLFLOW_TRACKING_SERVER_CERT_PATH"] = str(ca_file)
     if tracking.get("run_id"):
         variables["MLFLOW_RUN_ID"] = str(tracking["run_id"])
     if tracking.get("experiment_id"):

@@ -19,6 +19,7 @@ from airyard.adapters.ray_keeper import end_keeper
 from airyard.adapters.ray_relay import OFFER
 from airyard.core.errors import AiryardError, Unavailable, UserError
 from airyard.node.joining import Desk, is_joined, read_token
+from airyard.node.trust import kept_ca
 
 _FAREWELL_S = 20.0
 _CONNECT_S = 5.0
@@ -81,7 +82,7 @@ def leave(
         raise UserError(f"{home} has joined no fleet.", code="NOT_JOINED") from None
     name, members, desk = str(offer["machine"]), [], None
     try:
-        desk = Desk(str(offer["server_url"]), read_token(folder / "token"))
+        desk = Desk(str(offer["server_url"]), read_token(folder / "token"), kept_ca(folder.parent))
         if within_s is not None:
             _drain(desk, name, within_s, sooner)
         members = desk.post("leave", {"name": name, "force": force or within_s is not None})["members"]

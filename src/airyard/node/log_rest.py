@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from airyard.node.exit_record import AttemptFolder
-from airyard.node.runner_http import AttemptIsOver, Channel, Patience, Refused, ServerAway
+from airyard.node.runner_http import AttemptIsOver, Channel, Patience, Refused, ServerAway, Servers
 from airyard.node.runner_threads import closed_output
 from airyard.node.spool import LogSpool
 
@@ -22,7 +22,7 @@ _BEYOND_ANY_RUNNER = 1_000_000_000
 """Report numbers from here on are the agent's: no runner gets that far, and the server drops repeats."""
 
 
-def ship_rest(folder: AttemptFolder, server_url: str, token: str) -> bool:
+def ship_rest(folder: AttemptFolder, servers: Servers, token: str) -> bool:
     """Send the spool's rest and LOGS_CLOSED; False when the server did not take it all in time.
 
     Holds the folder's lock meanwhile, so that it can be called for a dead runner only.
@@ -30,7 +30,7 @@ def ship_rest(folder: AttemptFolder, server_url: str, token: str) -> bool:
     lock = folder.lock()
     if lock is None:
         return False
-    channel = Channel(server_url, token)
+    channel = Channel(servers, token)
     try:
         return _ship(folder, channel)
     except AttemptIsOver:
@@ -40,9 +40,9 @@ def ship_rest(folder: AttemptFolder, server_url: str, token: str) -> bool:
         os.close(lock)
 
 
-def close_unwritten(key: str, server_url: str, token: str) -> bool:
+def close_unwritten(key: str, servers: Servers, token: str) -> bool:
     """Send LOGS_CLOSED for a runner that never came to be; False when the server did not take it in time."""
-    channel = Channel(server_url, token)
+    channel = Channel(servers, token)
     deadline = time.monotonic() + GIVE_UP_S
     patience = Patience(f"log of {key}")
     try:

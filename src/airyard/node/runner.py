@@ -75,6 +75,7 @@ from airyard.node.runner_http import Channel, Servers
 from airyard.node.runner_threads import LogShipper, OrderPoller, Reporter, closed_output
 from airyard.node.spool import LogSpool
 from airyard.node.steady_clock import SteadyClock
+from airyard.node.trust import kept_ca
 from airyard.node.verdict import Evidence
 
 _CHECKPOINT_EVERY_MS = 1000
@@ -156,7 +157,7 @@ class Runner:
         self._oom_kills_before = machine_oom_kills()
         self._handlers = self._handlers_by_type()
         self._spool = LogSpool(self._folder.spool)
-        self._servers = Servers(spec.server_url)
+        self._servers = Servers(spec.server_url, kept_ca(spec.node_folder))
         self._reporter = Reporter(self._channel(), self._tell, spec.epoch, self._clock.now_ns)
         self._shipper = LogShipper(self._channel(), self._tell, self._spool)
         self._poller = OrderPoller(
@@ -322,6 +323,7 @@ class Runner:
                 address=met.address,
                 token=spec.token,
                 network=met.variables,
+                ca_file=launch.hand_ca(self._servers.ca_file, bench.places),
             )
             environment = launch.full_environment(
                 order,

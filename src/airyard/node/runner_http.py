@@ -12,14 +12,16 @@ import contextlib
 import http.client
 import json
 import socket
-import ssl
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from airyard.core.errors import UserError
 from airyard.core.versions import RUNNER
+from airyard.node.trust import context_of
 
 PROTOCOL = RUNNER.newest
 _FIRST_PAUSE_S = 0.02
@@ -56,10 +58,11 @@ class Refused(Exception):
 class Servers:
     """Where a leader may be found, shared by a runner's channels. Any thread."""
 
-    __slots__ = ("_urls", "spoken")
+    __slots__ = ("_urls", "ca_file", "spoken")
 
-    def __init__(self, urls: str) -> None:
-        """``urls``: one address, or several with commas between them."""
+    def __init__(self, urls: str, ca_file: Path | None = None) -> None:
+        """``urls``: one address, or several with commas between them; ``ca_file``: whom their certificates are of."""
+        self.ca_file = ca_file
         self._urls = tuple(url for url in urls.split(",") if url)
         self.spoken = RUNNER.oldest
         """The form of the protocol that the leader speaks, too: until one has answered the oldest, which all do."""
@@ -186,6 +189,8 @@ class Channel:
                     method, f"{self._prefix}/{path}", body=data, headers={**self._headers, **headers}
                 )
                 return connection.getresponse()
+            except UserError as error:  # the CA's file is gone, or damaged
+                raise ServerAway(error.message) from error
             except (http.client.HTTPException, OSError) as error:
                 self.close()
                 if fresh or not reused or isinstance(error, TimeoutError):
@@ -199,7 +204,7 @@ class Channel:
             # A machine that is off says nothing at all: where there are others, they are asked soon.
             connect_s = min(timeout_s, _CONNECT_S) if len(self._servers.urls) > 1 else timeout_s
             if self._https:
-                context = ssl.create_default_context()
+                context = context_of(self._servers.ca_file)
                 self._connection = http.client.HTTPSConnection(self._host, timeout=connect_s, context=context)
             else:
                 self._connection = http.client.HTTPConnection(self._host, timeout=connect_s)

@@ -52,7 +52,7 @@ from airyard.server.auth import SESSION_COOKIE, Gatekeeper
 from airyard.server.config import Config
 from airyard.server.configured_policy import declare_configured, read_configured
 from airyard.server.context import AccessParts, Principal, ServerContext
-from airyard.server.doors import Doors, named_host, serve
+from airyard.server.doors import Doors, keep_ca, named_host, serve
 from airyard.server.effects import Effects
 from airyard.server.engines import EnginePlace, join_own_fleet, make_engine
 from airyard.server.estimates import EstimateKeeper
@@ -254,6 +254,7 @@ class Server:
             # The machines of a fleet come as everybody else does.
             url = doors.public_url
             host = host if doors.public is None else named_host(self._config.server.host)
+            keep_ca(self._config.server, self._home / "node")
         return EnginePlace(
             home=self._home,
             data_home=self._data_home,

@@ -42,6 +42,8 @@ class TlsSection(_Section):
 
     certificate: str
     key: str
+    ca: str | None = None
+    """The CA of the certificate, where it is a private one: what the runs on this machine trust in a fleet."""
 
 
 class ServerSection(_Section):
@@ -288,6 +290,7 @@ def _tls_beside(folder: Path, section: ServerSection) -> ServerSection:
     found = TlsSection(
         certificate=str(folder / Path(section.tls.certificate).expanduser()),
         key=str(folder / Path(section.tls.key).expanduser()),
+        ca=_beside(folder, section.tls.ca),
     )
     return section.model_copy(update={"tls": found})
 

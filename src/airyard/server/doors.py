@@ -14,13 +14,14 @@ import socket
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 
 from airyard.core.errors import UserError
 from airyard.server.config import ServerSection
-from airyard.server.premises import Premises
+from airyard.server.premises import Premises, write_atomically
 
 LOOPBACK = "127.0.0.1"
 
@@ -99,6 +100,28 @@ def tls_context(section: ServerSection) -> ssl.SSLContext:
             fix="[server.tls] names two PEM files that belong together: the chain, and its key without a passphrase",
         ) from error
     return context
+
+
+def keep_ca(section: ServerSection, node_folder: Path) -> None:
+    """Let what runs on this machine trust the public door, where a machine that joined keeps the CA it was given.
+
+    Raises: UserError (``BAD_CA_FILE``).
+    """
+    kept = node_folder / "ca.pem"
+    given = section.tls.ca if section.tls is not None else None
+    if given is None:
+        kept.unlink(missing_ok=True)
+        return
+    try:
+        ssl.create_default_context(cafile=given)
+        node_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(kept, Path(given).read_bytes(), 0o644)
+    except (OSError, ssl.SSLError) as error:
+        raise UserError(
+            f"{given} cannot be used as the certificate of a CA: {error.strerror or error}",
+            code="BAD_CA_FILE",
+            fix="[server.tls] ca names a PEM file with the certificate of the CA that issued `certificate`",
+        ) from error
 
 
 def named_host(host: str) -> str:

@@ -32,6 +32,13 @@ def command() -> None:
     required=True,
     help="The fleet's token: a copy of server/ray/token of the server's data folder.",
 )
+@click.option(
+    "--ca-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="AIRYARD_CA_FILE",
+    help="The CA of the server's certificate (PEM), kept for the runs here (the system's CAs). "
+    "HOST:PORT is then https.",
+)
 @click.option("--name", metavar="NAME", help="Name of this machine in the fleet (its host name).")
 @click.option(
     "--address", metavar="IP", help="Address of this machine for the others (the one towards the server)."
@@ -119,6 +126,7 @@ def _wanted(server: str, token_file: Path, home: Path, given: dict[str, Any]) ->
         simulate=parse_simulation(",".join(simulated)) if simulated else {},
         cpu_slots=given["cpu_slots"],
         until_ms=_until_ms(until, datetime.now(UTC)) if until else None,
+        ca_file=given["ca_file"],
         allotment=_allotment(given["gpus"], given["cpus"], given["memory"]),
     )
 
