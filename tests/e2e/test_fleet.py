@@ -176,7 +176,8 @@ def test_joins_that_are_refused(fleet: Fleet, stepped: tuple[Path, Path], tmp_pa
     # On loopback h1 reaches itself, and the server something else.
     assert refused(fleet, 1, *join, "--name", "h9", "--address", "127.0.0.1")[0] == "NODE_UNREACHABLE"
     code, message = refused(fleet, 1, *join, **shifted)
-    assert (code, "60.0 s ahead" in message) == ("CLOCK_OFFSET", True), message
+    # Half a round trip is not known, and is long on a busy machine.
+    assert (code, bool(re.search(r"(59|60)\.\d s ahead", message))) == ("CLOCK_OFFSET", True), message
     assert not (tmp_path / "other" / "node" / "ray" / "keeper.lock").exists()
 
 
