@@ -27,6 +27,8 @@ _POLL_S = 0.2
 _LATE_S = 8.0
 """After the deadline of a drain: members are killed, their ends reported, their logs closed."""
 _LOOK_S = 0.5
+_TAKING_OUT_S = 2.0
+"""Between the end of Ray and that of the membership, while `airyard node leave` takes this machine out."""
 
 
 class Asked:
@@ -51,9 +53,10 @@ def stay(home: Path, asked: Asked, *, until_ms: int | None = None) -> dict[str, 
     while not asked.event.wait(1.0):
         if until_ms is not None and time.time_ns() // 1_000_000 >= until_ms:
             break
-        if not (home / OFFER).exists():
-            return None
         if not is_joined(home):
+            asked.event.wait(_TAKING_OUT_S)
+            if not (home / OFFER).exists():
+                return None
             leave(home, force=True)
             raise Unavailable(
                 "Ray ended on this machine, which has left the fleet.",

@@ -144,7 +144,7 @@ class Host:
         notes = {"folder": folder, "server": wanted.server, "arguments": list(wanted.arguments)}
         binary, fresh = wanted.use_airyard, False
         if payload is not None:
-            binary, fresh = self._installed(look, python, seen, wanted, payload, folder)
+            binary, fresh = self.install(look, python, wanted, payload, there=bool(seen["installed"]))
         notes["bin"] = binary
         unchanged = seen["joined"] and seen["live"] and not fresh and seen["notes"] == notes
         joined: dict[str, Any] = {}
@@ -180,18 +180,12 @@ class Host:
             raise python
         return python
 
-    def _installed(
-        self,
-        look: probe.Look,
-        python: str,
-        seen: Mapping[str, Any],
-        wanted: Wanted,
-        payload: Payload,
-        folder: str,
+    def install(
+        self, look: probe.Look, python: str, wanted: Wanted, payload: Payload, *, there: bool
     ) -> tuple[str, bool]:
-        """Return the command, and whether it was installed just now."""
-        at = {"home": look.home, "folder": folder}
-        if not seen["installed"]:
+        """Install what is carried, unless it is there; return the command, and whether it was installed just now."""
+        at = {"home": look.home, "folder": folder_of(payload)}
+        if not there:
             short = probe.judge(
                 look,
                 name=self.name,
@@ -257,6 +251,11 @@ class Host:
             "purge": purge,
         }
         return self.step(python, asked, timeout_s=_LEAVE_S + (within_s or 0))
+
+
+def folder_of(payload: Payload | None) -> str:
+    """Return the name of an installation: what is carried, and the Python it is made for."""
+    return f"{airyard.__version__}-{payload.digest if payload else 'own'}-py{ray_command.python_version()}"
 
 
 def add_host(

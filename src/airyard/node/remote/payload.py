@@ -9,6 +9,7 @@ checkout with changes. The same files give the same bytes.
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import io
 import platform
@@ -128,7 +129,10 @@ def archive(payload: Payload, uv: Path | None) -> Iterator[bytes]:
     def pack() -> None:
         try:
             pipe: Any = Pipe()  # a stream is written to, and nothing else
-            with tarfile.open(fileobj=pipe, mode="w|gz", compresslevel=1, bufsize=_PIECE) as out:
+            with (
+                gzip.GzipFile(fileobj=pipe, mode="wb", compresslevel=1, mtime=0) as packed,
+                tarfile.open(fileobj=packed, mode="w|", bufsize=_PIECE) as out,
+            ):
                 for name, data in payload.texts.items():
                     entry = tarfile.TarInfo(name)
                     entry.size = len(data)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from airyard.core.errors import AiryardError, Conflict, Denied, Fix, NotFound, Unavailable, UserError
 
-INSTALL_BYTES = 2_500_000_000
-"""What an installation takes with the cache beside it, on one disk; measured, and some."""
+INSTALL_BYTES = 2_000_000_000
+"""What an installation takes with the cache beside it: 1 GB, and the room to unpack."""
 OLDEST_PYTHON = (3, 11)
 
 _SCRIPT = """\

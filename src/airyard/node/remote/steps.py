@@ -80,6 +80,11 @@ def receive(asked: dict[str, Any], stdin: IO[bytes]) -> dict[str, Any]:
     except OSError as error:
         shutil.rmtree(incoming, ignore_errors=True)
         raise _disk(error, incoming) from None
+    except (tarfile.TarError, EOFError) as error:
+        shutil.rmtree(incoming, ignore_errors=True)
+        raise Problem(
+            "REMOTE_FAILED", f"what was sent came in pieces: {error}", "run the command again"
+        ) from None
     return {}
 
 
@@ -129,7 +134,8 @@ def _fill(folder: Path, incoming: Path, asked: dict[str, Any]) -> None:
             "--disable-pip-version-check",
         ]
     variables = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
-    variables["UV_CACHE_DIR"] = str(cache)
+    # The host's own trust, for mirrors and proxies inside.
+    variables |= {"UV_CACHE_DIR": str(cache), "UV_SYSTEM_CERTS": variables.get("UV_SYSTEM_CERTS", "true")}
     index = asked["index_url"] or (_pip_index() if uv.exists() else "")
     if (incoming / "wheelhouse").is_dir():
         source = ["--no-index", "--find-links", str(incoming / "wheelhouse")]
