@@ -33,6 +33,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 import airyard
 from airyard.adapters.ray_command import NAMESPACE, ROLE_LABEL
 from airyard.adapters.ray_relay import Relay
+from airyard.core.versions import RELAY, order_of_upgrade
 
 MEMBERS_EVERY_S = 1.0
 WAIT_S = 3.0
@@ -125,6 +126,14 @@ class Channel:
                 raise
             # A relay of the release before does not tell leaders apart.
             about = await asyncio.wait_for(_answer(self._actor.open.remote(home)), OPEN_S)
+        # A relay runs the code of its own machine, which may be a release behind.
+        spoken = about.get("protocol", RELAY.oldest)
+        if RELAY.common(spoken, spoken) is None:
+            raise ValueError(
+                f"its relay (Airyard {about['version']}) speaks protocol {spoken}, the server (Airyard "
+                f"{airyard.__version__}) {RELAY}: "
+                f"{order_of_upgrade(airyard.__version__, str(about['version']), 'that machine')}"
+            )
         self._number = int(about["number"])
         return about
 

@@ -20,6 +20,7 @@ from typing import Any
 import airyard
 from airyard.adapters.agent_process import connected, start_agent
 from airyard.adapters.ray_command import HOME_VARIABLE
+from airyard.core.versions import RELAY
 
 OFFER = Path("node") / "ray" / "offer.json"
 """What ``airyard node join`` wrote down about its machine, below its home."""
@@ -65,6 +66,7 @@ class Relay:
             "host": socket.gethostname(),
             "home": str(place),
             "version": airyard.__version__,
+            "protocol": RELAY.newest,
             "offer": _offer(place),
         }
 

@@ -5,14 +5,17 @@ Owns: NodeDoc, the answers of the routes below ``/nodes``. Pure; must not know: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+import airyard
 from airyard.app.views import Document, rfc3339
 from airyard.core.cluster import Cordon, Machine, Node
 from airyard.core.decide import Operated
+from airyard.core.ids import MemberKey
 from airyard.core.run import Attempt, Member, Run, StopRequest
 from airyard.core.scheduling.nodes import natural
 from airyard.core.state import ClusterState
+from airyard.core.versions import Kinship, kinship
 
 
 def node_documents(state: ClusterState, now_ms: int) -> list[Document]:
@@ -73,6 +76,33 @@ def node_document(
         "memory_bytes": node.memory_bytes,
         "labels": dict(node.labels or {}),
         "pool": pool,
+        "version": machine.version if machine is not None else "",
+        "upgrade": machine is not None and is_behind(machine),
+    }
+
+
+def is_behind(machine: Machine) -> bool:
+    """True while a machine's agent is of an older release than this server."""
+    return kinship(machine.version, airyard.__version__) in (Kinship.OLDER, Kinship.TOO_OLD)
+
+
+def versions_document(state: ClusterState, older_runners: Collection[MemberKey]) -> Document:
+    """Return which machines are still to be upgraded, and whose runners are from before an upgrade."""
+    live = {
+        attempt.member_key(member.index)
+        for _, attempt in state.live_attempts()
+        for member in attempt.members
+        if not member.released
+    }
+    machines = sorted(state.machines.values(), key=lambda machine: natural(machine.name))
+    return {
+        "server": airyard.__version__,
+        "machines": [
+            {"name": machine.name, "version": machine.version, "alive": machine.alive}
+            for machine in machines
+            if is_behind(machine)
+        ],
+        "runners": sorted(str(key) for key in live.intersection(older_runners)),
     }
 
 

@@ -52,6 +52,7 @@ def listing(nodes: Sequence[Document], colour: bool) -> str:
     head = ["NODE", "ACCELERATOR", "POOL", "STATE", "FREE", "IN USE BY"]
     _more(head, rows, nodes, "CLOSED BY", _closer)
     _more(head, rows, nodes, "LABELS", _labels)
+    _more(head, rows, nodes, "TO UPGRADE", lambda node: node.get("version") if node.get("upgrade") else "")
     return formats.table(head, rows, right=(4,))
 
 
@@ -102,6 +103,7 @@ def page(found: Document, colour: bool) -> str:
             ("reservation", reservation),
             ("machine", f"{machine['name']} ({machine['address']}), {'up' if machine['alive'] else 'away'}"),
             ("network", machine.get("network")),
+            ("agent", _agent(node)),
             ("accelerator", f"{node['accelerator']}, {free} of {len(devices)} devices free"),
             ("pool", node.get("pool")),
             ("labels", _labels(node)),
@@ -112,6 +114,15 @@ def page(found: Document, colour: bool) -> str:
     if not rows:
         return f"{lines}\n\nNo run holds a device of it."
     return f"{lines}\n\n" + formats.table(("RUN", "NAME", "OWNER", "DEVICES", "PHASE", "LEAVES"), rows)
+
+
+def _agent(node: Document) -> str:
+    version = str(node.get("version") or "")
+    return (
+        f"airyard {version}, older than the server: to be upgraded"
+        if node.get("upgrade")
+        else version and f"airyard {version}"
+    )
 
 
 def _told(word: Document | None) -> str:

@@ -18,7 +18,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import airyard
 from airyard.adapters import ray_command
 from airyard.adapters.ray_engine import Cluster, RayEngine
 from airyard.adapters.ray_head import RayHead
@@ -30,6 +29,7 @@ from airyard.core.commands import DrainNodes, EndReservation, MakeReservation, U
 from airyard.core.errors import Conflict, Denied, Fix, UserError
 from airyard.core.policy import Reservation
 from airyard.server.config import EngineSection, RaySection
+from airyard.server.join_versions import check_versions
 from airyard.server.journal_place import read_password
 from airyard.server.premises import write_atomically
 
@@ -238,7 +238,7 @@ class FleetDesk:
 
     def join(self, one: Applicant) -> dict[str, Any]:
         """Check a machine; return where Ray is and which members its name still has. Raises: Conflict, UserError."""
-        self._same_versions(one)
+        check_versions(one.name, version=one.version, ray=one.ray, python=one.python)
         if self._host.startswith("127.") or self._host in ("::1", "localhost"):
             raise Conflict(
                 f"this server listens on {self._host} only: runs on {one.name} could not reach it",
@@ -281,25 +281,6 @@ class FleetDesk:
                 f"a machine called {one.name} {when}",
                 code="NAME_TAKEN",
                 fix=Fix(text="choose another name for this one", command="airyard node join ... --name NAME"),
-            )
-
-    def _same_versions(self, one: Applicant) -> None:
-        """Refuse what Ray, or the two halves of Airyard, would refuse later and less clearly."""
-        mine = {
-            "Airyard": airyard.__version__,
-            "Ray": ray_command.RAY_VERSION,
-            "Python": ray_command.python_version(),
-        }
-        theirs = {"Airyard": one.version, "Ray": one.ray, "Python": one.python}
-        differing = [name for name in mine if mine[name] != theirs[name]]
-        if differing:
-            said = "; ".join(f"{name} {theirs[name]} there, {mine[name]} here" for name in differing)
-            raise Conflict(
-                f"{one.name} and the server differ: {said}",
-                code="VERSION_MISMATCH",
-                fix=f"install the server's versions on {one.name}: airyard=={mine['Airyard']}, "
-                f"ray=={mine['Ray']}, Python {mine['Python']}",
-                details={"server": mine, "node": theirs},
             )
 
     def is_in(self, name: str, machine_id: str) -> dict[str, Any]:
@@ -368,13 +349,6 @@ class FleetDesk:
             )
         return {"members": members}
 
-    def _address(self, machine: str) -> str | None:
-        def read(control: Control) -> str | None:
-            found = control.state.machines.get(machine)
-            return found.address if found is not None else None
-
-        return self._loop.query(read).result(timeout=10)
-
     def _drain(self, machine: str, within_s: int) -> None:
         def read(control: Control) -> list[str]:
             return sorted(node.name for node in control.state.nodes.values() if node.machine == machine)
@@ -384,6 +358,13 @@ class FleetDesk:
             deadline_ms = self._now_ms() + within_s * 1000
             wanted = DrainNodes(nodes=tuple(nodes), by=self._by, reason=LEAVE_NOTE, deadline_ms=deadline_ms)
             self._loop.submit(wanted).result(timeout=10)
+
+    def _address(self, machine: str) -> str | None:
+        def read(control: Control) -> str | None:
+            found = control.state.machines.get(machine)
+            return found.address if found is not None else None
+
+        return self._loop.query(read).result(timeout=10)
 
     def _members(self, machine: str) -> list[str]:
         def read(control: Control) -> list[str]:

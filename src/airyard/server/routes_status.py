@@ -18,6 +18,7 @@ from fastapi.concurrency import run_in_threadpool
 import airyard
 from airyard.app.control import Control
 from airyard.app.explain_views import figures_document
+from airyard.app.node_views import versions_document
 from airyard.app.views import rfc3339
 from airyard.core.errors import Unavailable
 from airyard.core.versions import CLIENT
@@ -64,10 +65,11 @@ def identity(proof: str, protocol: int) -> dict[str, Any]:
 async def status(request: Request, context: Context, caller: Caller) -> dict[str, Any]:
     """Return version, addresses, disk use per kind, MLflow's state, containment, counts, journal, estimates' error."""
 
-    def read(control: Control) -> tuple[int, int]:
-        return control.state.seq, control.state.epoch
+    def read(control: Control) -> tuple[int, int, dict[str, Any]]:
+        state = control.state
+        return state.seq, state.epoch, versions_document(state, frozenset(context.older_runners))
 
-    seq, epoch = await query(context, read)
+    seq, epoch, versions = await query(context, read)
     meter: DiskMeter = request.app.state.disk_meter
     slow = await run_in_threadpool(_slow_parts, context, meter)
     figures = await quickly(context, lambda planning: planning.estimates.figures())
@@ -75,6 +77,7 @@ async def status(request: Request, context: Context, caller: Caller) -> dict[str
     unread = slow["unread"]
     return {
         "version": airyard.__version__,
+        "versions": versions,
         "pid": os.getpid(),
         "started_at": rfc3339(context.started_ms),
         "url": context.url,

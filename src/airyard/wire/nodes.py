@@ -42,7 +42,7 @@ class DrainDoc(CordonDoc):
 
 
 class NodeDoc(Answer):
-    """One node."""
+    """One node. ``version``: its agent's; ``upgrade``: that one is of an older release than the server."""
 
     name: str
     machine: str
@@ -58,6 +58,8 @@ class NodeDoc(Answer):
     memory_bytes: int
     labels: dict[str, str]
     pool: str
+    version: str = ""
+    upgrade: bool = False
 
 
 class NodesAnswer(Answer):

@@ -38,6 +38,7 @@ def _pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
     simulated = found.get("simulated")
     return [
         ("server", f"airyard {found.get('version')}, pid {found.get('pid')}"),
+        ("to upgrade", _to_upgrade(found.get("versions") or {})),
         ("address", found.get("url")),
         ("started", formats.moment(found.get("started_at"))),
         ("data", found.get("home")),
@@ -63,6 +64,19 @@ def _pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
         ("disk", ", ".join(f"{kind} {formats.size(octets)}" for kind, octets in disk.items())),
         *((f"{name} at", path) for name, path in (found.get("paths") or {}).items()),
     ]
+
+
+def _to_upgrade(found: Mapping[str, Any]) -> str | None:
+    """Say what is of an older release than the server, while an upgrade is under way."""
+    machines = [f"{one['name']} ({one['version']})" for one in found.get("machines") or ()]
+    runners = found.get("runners") or ()
+    parts = [", ".join(machines)] if machines else []
+    if runners:
+        some = ", ".join(runners[:5]) + (", …" if len(runners) > 5 else "")
+        parts.append(
+            f"started by an older release, and to end before the next upgrade: {len(runners)} members ({some})"
+        )
+    return " · ".join(parts) or None
 
 
 def _access(found: Mapping[str, Any]) -> str | None:
