@@ -21,6 +21,7 @@ from typing import Any
 
 import airyard
 from airyard.core.ids import MemberKey
+from airyard.core.versions import AGENT
 from airyard.node.inventory import Device, Node
 from airyard.node.runner_http import Servers
 from airyard.node.runner_threads import closed_output
@@ -30,7 +31,6 @@ from airyard.sim.fleet.network import Channel, Network
 from airyard.sim.fleet.runner import Folder, Runner, Seat
 from airyard.sim.fleet.talk import OVER, Patience, close_log, send_batch
 
-PROTOCOL = 1
 CPUS, MEMORY_BYTES = 128.0, 1 << 40
 """Of a simulated machine: it is not the laptop's share."""
 _LINE_BYTES = 16 << 20
@@ -166,8 +166,10 @@ class Machine:
 
     # --- operations
 
-    def _hello(self, _: Mapping[str, Any]) -> dict[str, Any]:
+    def _hello(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self._greeted = True
+        # Server and machines are of one installation: what is not in common the server refuses.
+        spoken = AGENT.common(request.get("protocol"), request.get("oldest")) or AGENT.newest
         machine = {
             "name": self.name,
             "boot_id": f"{self.name}-boot-{self._boot}",
@@ -180,7 +182,7 @@ class Machine:
             "version": airyard.__version__,
         }
         attempts = [self._seen(folder) for folder in self._folders.values()]
-        return {"protocol": PROTOCOL, "machine": machine, "nodes": [self._node()], "attempts": attempts}
+        return {"protocol": spoken, "machine": machine, "nodes": [self._node()], "attempts": attempts}
 
     def _node(self) -> dict[str, Any]:
         model = self._model
@@ -198,6 +200,7 @@ class Machine:
 
     def _seen(self, folder: Folder) -> dict[str, Any]:
         seen: dict[str, Any] = {"key": str(folder.key), "exit": None, "cause": None, "detail": ""}
+        seen["version"] = airyard.__version__
         if folder.alive:
             return {**seen, "state": "alive"}
         if folder.exit is not None:

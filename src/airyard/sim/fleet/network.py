@@ -64,7 +64,8 @@ class Channel:
 
     def __init__(self, network: Network, servers: Servers, token: str) -> None:
         self._network = network
-        self._servers = servers
+        self.servers = servers
+        """Where a leader may be found, and what it speaks."""
         self._token = token
         self._url = ""
         self._head = ""
@@ -81,12 +82,12 @@ class Channel:
                 return await self._asked(method, path, body)
         except (OSError, EOFError, ValueError, TimeoutError) as error:
             self.close()
-            self._servers.missed(self._url)
+            self.servers.missed(self._url)
             raise Away(str(error) or type(error).__name__) from error
 
     async def _asked(self, method: str, path: str, body: bytes | None) -> tuple[int, dict[str, Any]]:
-        if self._servers.urls[0] != self._url:
-            self._turn_to(self._servers.urls[0])
+        if self.servers.urls[0] != self._url:
+            self._turn_to(self.servers.urls[0])
         data = body or b""
         request = (
             f"{method} /api/v1/runner/{path} HTTP/1.1\r\n{self._head}Content-Length: {len(data)}\r\n\r\n"
@@ -102,7 +103,7 @@ class Channel:
         if status in (408, 425, 429) or status >= 500:
             details = (answer.get("error") or {}).get("details") or {}
             if leader := details.get("leader"):
-                self._servers.found(str(leader))
+                self.servers.found(str(leader))
             raise EOFError(f"HTTP status {status}")
         return status, answer
 

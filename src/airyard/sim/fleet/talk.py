@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from airyard.core.versions import RUNNER
 from airyard.node import machine_events as m
 from airyard.node.lease import is_stale, pace_of
-from airyard.node.runner_http import PROTOCOL, Servers
+from airyard.node.runner_http import Servers
 from airyard.node.runner_threads import closed_output
 from airyard.node.spool import LogSpool
 from airyard.node.steady_clock import SteadyClock
@@ -90,7 +91,7 @@ class Talk:
         while True:
             sent_ms, begun_s, pace = clock.now_ms(), time.monotonic(), pace_of(lease_s)
             held = f"&lease_s={lease_s:g}" if lease_s is not None else ""
-            path = f"orders?after={last}&wait_s={pace.wait_s:g}&epoch={epoch}{held}"
+            path = f"orders?after={last}&wait_s={pace.wait_s:g}&epoch={epoch}{held}&protocol={RUNNER.newest}"
             try:
                 status, answer = await self._orders.call("GET", path, timeout_s=pace.timeout_s)
             except Away:
@@ -104,6 +105,7 @@ class Talk:
                 await patience.wait(pace.pause_s)
                 continue
             epoch = max(epoch, spoken)
+            self._servers.answered(answer.get("protocol"))
             self._servers.learn(answer.get("servers") or [])
             self._tell(m.ServerAnswered(sent_ms=sent_ms, epoch=spoken))
             orders = sorted(answer.get("orders") or [], key=lambda order: int(order["number"]))
@@ -126,7 +128,7 @@ class Talk:
                 self._said.clear()
                 await self._said.wait()
             body = {
-                "protocol": PROTOCOL,
+                "protocol": self._servers.spoken,
                 "epoch": self._epoch,
                 "sent_ns": clock.now_ns(),
                 "reports": [report.as_json() for report in waiting],
@@ -191,7 +193,7 @@ async def close_log(channel: Channel, number: int, last_seq: int, sha256: str) -
     """Say LOGS_CLOSED for a runner that is dead; return the status, 0 when away."""
     now_ns = time.time_ns()
     said = {"number": number, "kind": "LOGS_CLOSED", "at_ns": now_ns, "last_seq": last_seq, "sha256": sha256}
-    body = {"protocol": PROTOCOL, "epoch": 0, "sent_ns": now_ns, "reports": [said]}
+    body = {"protocol": channel.servers.spoken, "epoch": 0, "sent_ns": now_ns, "reports": [said]}
     try:
         status, _ = await channel.call("POST", "reports", _json(body), timeout_s=LOGS_TIMEOUT_S)
     except Away:
