@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airyard.adapters.log_index import STEP_BYTES, LogIndex, Mark
+from airyard.adapters.term_files import copy_durably, newest, refuse_later, take_over
 from airyard.core.errors import Conflict, UserError
 from airyard.core.log_frames import (
     HEADER_BYTES,
@@ -76,12 +77,15 @@ class _Position:
 class LogFile:
     """An append-only file of frames without a hole in their numbers."""
 
-    def __init__(self, path: Path) -> None:
-        """Name a log; nothing is touched before ``open``."""
+    def __init__(self, path: Path, term: int | None = None) -> None:
+        """Name a log; nothing is touched before ``open``. ``term``: see ``term_files``; None: one server alone."""
         self.lock = threading.Lock()
         self.users = 0
         """How many calls hold it; kept by ``log_files``, which closes only what nobody uses."""
         self._path = path
+        self._term = term
+        self._is_ours = term is None
+        """Whether the open file may be written: it is of this leader's term."""
         self._fd = -1
         self._index = LogIndex(path.with_suffix(".idx"))
         self._hash = hashlib.sha256()
@@ -94,16 +98,32 @@ class LogFile:
 
         Raises: OSError. Cost: reads what lies behind the last mark.
         """
-        if self._fd >= 0:
+        if self._fd >= 0 and (self._is_ours or not create):
             return True
+        self.close()
+        place = self._place(create=create)
         try:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+            self._fd = os.open(place, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             if not create:
                 return False
-            self._fd = _create(self._path)
+            self._fd = _create(place)
+        self._index = LogIndex(place.with_suffix(".idx"))
+        self._hash, self._hashed_bytes, self._read_hint = hashlib.sha256(), 0, (0, 0)
         self._end = self._recover()
         return True
+
+    def _place(self, *, create: bool) -> Path:
+        """Return the file that counts; to write, that of this leader's term. Raises: Unavailable, OSError."""
+        if create and self._term is not None:
+            place = take_over(self._path, self._term, copy_durably)
+            self._is_ours = True
+            return place
+        found = newest(self._path)
+        if self._term is not None:
+            refuse_later(found, self._term)
+            self._is_ours = found is not None and found[0] == self._term
+        return found[1] if found is not None else self._path
 
     def close(self) -> None:
         """Release the file."""

@@ -28,8 +28,10 @@ _NOTHING = LogEnd(next_seq=0, bytes=0, sha256=hashlib.sha256().hexdigest())
 class FileLogStore:
     """Logs as files. Any thread; calls for one member wait for each other."""
 
-    def __init__(self, folder: Path, *, open_files: int = OPEN_FILES) -> None:
+    def __init__(self, folder: Path, *, open_files: int = OPEN_FILES, term: int | None = None) -> None:
+        """``term``: this leader's, among several servers on one folder; it writes to files of its own."""
         self._folder = folder
+        self._term = term
         self._open_files = open_files
         self._lock = threading.Lock()
         self._logs: OrderedDict[MemberKey, LogFile] = OrderedDict()
@@ -99,7 +101,7 @@ class FileLogStore:
             log = self._logs.get(key)
             if log is None:
                 path = self._folder / str(key.run_id) / str(key.attempt) / f"{key.member}.log"
-                log = self._logs[key] = LogFile(path)
+                log = self._logs[key] = LogFile(path, self._term)
             self._logs.move_to_end(key)
             log.users += 1
             self._close_idle()

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from cryptography.fernet import Fernet, InvalidToken
 
+from airyard.adapters.sqlite_engine import copy_file
+from airyard.adapters.term_files import newest, take_over
 from airyard.core.errors import InvariantBroken, NotFound, Unavailable, UserError
 from airyard.ports.secrets import SecretName
 
@@ -27,9 +29,14 @@ MIN_MASKED_BYTES = 6
 class FernetSecretStore:
     """Implements ``ports.secrets.SecretStore`` in ``<folder>/secrets.db`` with ``<folder>/secrets.key``. Any thread."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, term: int | None = None) -> None:
+        """``term``: this leader's, among several servers on one folder; it writes to a file of its own."""
         self._key_path = folder / "secrets.key"
         path = folder / "secrets.db"
+        if term is not None:
+            path = take_over(path, term, copy_file)
+        elif (found := newest(path)) is not None:
+            path = found[1]
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         self._lock = threading.Lock()
         self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)

@@ -67,7 +67,15 @@ from airyard.server.people_file import PeopleFile
 from airyard.server.premises import Premises
 from airyard.server.secret_rights import lookup
 from airyard.server.standby import Inheritance
-from airyard.server.succession import address_of, addresses, endpoint_of, led_journal, led_logs, wait_to_lead
+from airyard.server.succession import (
+    address_of,
+    addresses,
+    endpoint_of,
+    led_journal,
+    led_logs,
+    term_of,
+    wait_to_lead,
+)
 from airyard.server.token_use import TokenUse
 from airyard.server.tracking import TrackingParts
 from airyard.server.tracking_rights import note_proxied, person_scope
@@ -296,7 +304,7 @@ class Server:
             reads=reads,
             logs=logs,
             blobs=FileBlobStore(folder / "blobs" / "code"),
-            secrets=FernetSecretStore(folder),
+            secrets=FernetSecretStore(folder, term_of(self._inherited)),
             tracker=tracking.tracker,
             changes=changes,
             clock=self._clock,

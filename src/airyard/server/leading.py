@@ -198,11 +198,11 @@ class LedJournal:
 class LedLogStore(FileLogStore):
     """A log store that takes records only while the seat is held.
 
-    Frames lie where their numbers put them: what a stale leader had in its hands when it hung lands on the same octets.
+    It writes to files of its own term: what a stale leader had in its hands when it hung lands where nobody reads.
     """
 
     def __init__(self, folder: Path, leading: Leading) -> None:
-        super().__init__(folder)
+        super().__init__(folder, term=leading.term)
         self._leading = leading
 
     def append(self, key: MemberKey, frames: bytes) -> int:

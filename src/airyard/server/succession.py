@@ -81,6 +81,11 @@ def led_logs(inherited: Inheritance | None, folder: Path) -> FileLogStore:
     return FileLogStore(folder) if inherited is None else LedLogStore(folder, inherited.leading)
 
 
+def term_of(inherited: Inheritance | None) -> int | None:
+    """Return the term in which this server leads among several; None where it is alone."""
+    return None if inherited is None else inherited.leading.term
+
+
 def addresses(url: str, section: StandbySection) -> tuple[str, ...]:
     """Return where a leader may be found: at ``url``, then wherever else."""
     return (url, *(other for other in section.servers if other != url))
