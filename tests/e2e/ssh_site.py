@@ -5,12 +5,36 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from e2e.hosts import Host
 from e2e.yard import wait_for
 
 SSHD = "/usr/sbin/sshd"
+
+
+class Served(Protocol):
+    """A host as far as sshd needs it."""
+
+    name: str
+    address: str
+
+    def prefix(self) -> list[str]:
+        """Return what makes a command run there."""
+        ...
+
+
+@dataclass
+class Here:
+    """This machine, without a namespace: it may reach a package index."""
+
+    name: str = "here"
+    address: str = "127.0.0.1"
+
+    def prefix(self) -> list[str]:
+        """See Served."""
+        return []
 
 
 def why_no_ssh() -> str | None:
@@ -42,15 +66,16 @@ class SshSite:
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", str(path)]
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
 
-    def serve(self, host: Host, *, known: bool = True) -> None:
+    def serve(self, host: Served, *, port: int = 22, known: bool = True) -> None:
         """Start sshd on a host; ``known``: its key is in the list of known hosts."""
         key = self.folder / f"host-{host.name}"
         self._key(key)
         if known:
-            self.know(host)
+            self.know(host, port=port)
         config = self.folder / f"sshd-{host.name}"
         config.write_text(
-            f"Port 22\nHostKey {key}\nAuthorizedKeysFile {self.folder}/user.pub\nStrictModes no\nUsePAM no\n"
+            f"Port {port}\nListenAddress {host.address}\nHostKey {key}\n"
+            f"AuthorizedKeysFile {self.folder}/user.pub\nStrictModes no\nUsePAM no\n"
             f"PermitRootLogin prohibit-password\nPasswordAuthentication no\nPidFile none\nUseDNS no\n"
             f"MaxStartups 50\nSetEnv {self._variables}\n"
         )
@@ -66,13 +91,14 @@ class SshSite:
             )
         wait_for(lambda: "Server listening" in self.log(host), what=f"sshd of {host.name}")
 
-    def know(self, host: Host, *, as_of: str = "") -> None:
+    def know(self, host: Served, *, as_of: str = "", port: int = 22) -> None:
         """Note a host's key, or, as a lie, that of another."""
         kind, key, *_ = (self.folder / f"host-{as_of or host.name}.pub").read_text().split()
         with self.known_hosts.open("a") as file:
-            file.write(f"{host.address} {kind} {key}\n")
+            place = host.address if port == 22 else f"[{host.address}]:{port}"
+            file.write(f"{place} {kind} {key}\n")
 
-    def log(self, host: Host) -> str:
+    def log(self, host: Served) -> str:
         """Return what a host's sshd wrote."""
         return (self.folder / f"sshd-{host.name}.log").read_text(errors="replace")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -13,9 +14,15 @@ from typing import Any
 
 import pytest
 
+from airyard.core.errors import UserError
+from airyard.node.remote import payload
+from airyard.node.remote.adding import Host as Adding
+from airyard.node.remote.adding import Wanted
+from airyard.node.remote.ssh import Access, Ssh
+from airyard.node.remote.target import parse_target
 from e2e.fleet import Fleet
 from e2e.hosts import Host, Hosts, why_not
-from e2e.ssh_site import SshSite, why_no_ssh
+from e2e.ssh_site import Here, SshSite, why_no_ssh
 from e2e.yard import Yard, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -44,7 +51,9 @@ class Site:
         self, verb: str, *arguments: str, key: str = "user", there: bool = True
     ) -> tuple[int, Any]:
         """Run ``airyard fleet`` on h0; return its exit code, and its data or error."""
-        own = ["--use-airyard", str(AIRYARD)] if there else ["--python", sys.executable]
+        own = ["--use-airyard", str(AIRYARD)] if there else []
+        if verb == "add" and not there:
+            own = ["--python", sys.executable]
         access = ["--ssh-config", str(self.ssh.config), "--identity", str(self.ssh.folder / key)]
         done = self.fleet.call("-o", "json", "fleet", verb, *arguments, *own, *access, timeout=200)
         answer = json.loads(done.stdout.splitlines()[-1])
@@ -200,6 +209,37 @@ def test_a_host_of_another_yard_is_left_alone(site: Site) -> None:
     assert (code, "http://10.9.9.9:8290" in message) == ("HOST_IN_ANOTHER_YARD", True), message
     assert token.read_text() == "0" * 64
     offer.unlink()
+
+
+def test_what_is_installed_by_hashes_joins(site: Site) -> None:
+    """The packages come from an index; the hosts have no network but their own, so they are fetched beside them."""
+    h3 = site.fleet.hosts[3]
+    home = site.home_of(h3)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    site.ssh.serve(Here(), port=port)
+    access = Access(identity=site.ssh.folder / "user", config=site.ssh.config)
+    wanted = Wanted(server="", token="", home=str(home), python=sys.executable)
+    carried = payload.make(None)
+    with Ssh(parse_target(f"ssh://root@127.0.0.1:{port}"), access) as ssh:
+        host = Adding(ssh, lambda _: None)
+        look = host.first_look(wanted)
+        try:
+            command, fresh = host.install(look, sys.executable, wanted, carried, there=False)
+        except UserError as error:
+            if error.code != "INDEX_UNREACHABLE":
+                raise
+            pytest.skip(f"no package index here: {error.message}")
+        assert fresh
+        assert host.install(look, sys.executable, wanted, carried, there=True) == (command, False)
+    assert not (home / "install" / "incoming").exists()
+    if h3.address not in site.ssh.known_hosts.read_text():
+        site.ssh.know(h3)
+    one = site.add(h3, there=False)
+    assert (one["state"], one["machine"]) == ("joined", "h3"), one
+    assert h3.pids(f"{home}/install/.*airyard.node.agent")
+    code, data = site.fleet_verb("remove", f"ssh://root@{h3.address}", "--node-home", str(home), there=False)
+    assert (code, data["hosts"][0]["left"]) == (0, True), data
 
 
 def test_a_host_that_is_taken_out_lets_its_runs_leave_first(site: Site) -> None:
