@@ -241,6 +241,22 @@ def test_cancel_and_preemption_end_every_process_of_another_account(
     assert processes_of(ADA) == []
 
 
+def test_each_account_tidies_its_own_environments(yard: ManagedYard) -> None:
+    users = yard.home / "node" / "users"
+    victim = yard.home.parent / "victim-of-tidying"
+    victim.mkdir()
+    (victim / ".complete").write_text("")
+    os.utime(victim / ".complete", (0, 0))
+    (users / str(pwd.getpwnam(BOB).pw_uid) / "envs" / "envs" / "trap").symlink_to(victim)
+    found = list((users / str(pwd.getpwnam(ADA).pw_uid) / "envs" / "envs").glob("*/venv"))
+    assert len(found) == 1, found
+    for mark in users.glob("*/envs/envs/*/.last_used"):
+        os.utime(mark, (0, 0))
+    yard.ok("admin", "gc")
+    assert not found[0].exists()
+    assert (victim / ".complete").exists()
+
+
 def test_who_has_no_account_is_refused(yard: ManagedYard) -> None:
     eve = User(yard, "eve")
     done = eve.call("-o", "json", "run", yard.file("true"))

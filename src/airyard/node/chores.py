@@ -6,6 +6,7 @@ Owns: these chores. Must not know: sockets, or how an environment is built. All 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from typing import Any
 from airyard.node.code_cache import CodeCache
 from airyard.node.environment import EnvironmentRequest, EnvironmentStore, disk_usage
 from airyard.node.file_locks import Cancelled
+from airyard.node.identity import ANY, IdentityRefused, identity_of, switchable
+from airyard.node.job_files import USERS
+from airyard.node.user_environment import ChildFailed, tidy_as, user_store
 from airyard.node.uv import DiskFull, DownloadFailed, ResolveFailed
 
 _FOREVER_S = 10 * 365 * 86_400.0
@@ -49,14 +53,32 @@ def tidy(node_folder: Path, *, age_ms: int | None, cap_bytes: int | None, dry_ru
     code = CodeCache(node_folder / "code")
     keep_bytes = cap_bytes if cap_bytes is not None else _NO_CAP
     older_than_s = age_ms / 1000 if age_ms is not None else _FOREVER_S
+    own = _tidy_accounts(
+        node_folder, {"keep_bytes": keep_bytes, "older_than_s": older_than_s, "dry_run": dry_run}
+    )
     if dry_run:
         going = [
             *store.evictable(keep_bytes=keep_bytes, older_than_seconds=older_than_s),
             *code.evictable(older_than_seconds=older_than_s),
         ]
-        return {"count": len(going), "bytes": sum(disk_usage(folder) for folder in going)}
+        freed = sum(disk_usage(folder) for folder in going)
+        return {"count": len(going) + own["count"], "bytes": freed + own["bytes"]}
     before = disk_usage(root) + disk_usage(node_folder / "code")
     removed = store.evict(keep_bytes=keep_bytes, older_than_seconds=older_than_s)
     removed += code.evict(older_than_seconds=older_than_s)
     after = disk_usage(root) + disk_usage(node_folder / "code")
-    return {"count": len(removed), "bytes": max(0, before - after)}
+    return {"count": len(removed) + own["count"], "bytes": max(0, before - after) + own["bytes"]}
+
+
+def _tidy_accounts(node_folder: Path, limits: Mapping[str, Any]) -> dict[str, int]:
+    """Have each account tidy its own store: nobody else may follow the paths in there. The limits count for each."""
+    total = {"count": 0, "bytes": 0}
+    for folder in sorted((node_folder / USERS).glob("*")) if switchable() == ANY else ():
+        try:
+            identity = identity_of(int(folder.name))
+            done = tidy_as(identity, user_store(node_folder, identity.uid), limits)
+        except (ChildFailed, IdentityRefused, ValueError) as problem:
+            sys.stderr.write(f"{folder} is left as it is: {problem}\n")
+            continue
+        total = {name: total[name] + done[name] for name in total}
+    return total

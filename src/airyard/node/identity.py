@@ -98,11 +98,26 @@ def find_identity(name: str, *, node: str, allow_root: bool = False) -> Identity
             f"the agent of node {node} runs as {account()}, without the rights of root, and cannot start a member as "
             f"{name!r}: run it as root there (docs/operate/people.md), or leave such runs to other nodes"
         )
+    return _of(found)
+
+
+def identity_of(uid: int) -> Identity:
+    """Return the account with this number. Raises: IdentityRefused when there is none (any more), or it is root's."""
+    try:
+        found = pwd.getpwuid(uid)
+    except KeyError:
+        raise IdentityRefused(f"there is no Unix user with number {uid} here") from None
+    if found.pw_uid == 0:
+        raise IdentityRefused("root is nobody to switch to", permanent=True)
+    return _of(found)
+
+
+def _of(found: pwd.struct_passwd) -> Identity:
     return Identity(
-        name=name,
+        name=found.pw_name,
         uid=found.pw_uid,
         gid=found.pw_gid,
-        groups=tuple(os.getgrouplist(name, found.pw_gid)),
+        groups=tuple(os.getgrouplist(found.pw_name, found.pw_gid)),
         home=found.pw_dir,
         shell=found.pw_shell,
     )
