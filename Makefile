@@ -48,6 +48,11 @@ demo: $(READY) ## start a server with simulated GPUs, train on two nodes, follow
 test: lint types imports ## check, then the whole test suite
 	$(BIN)/pytest --durations=10
 
+N ?= 20
+.PHONY: soak
+soak: $(READY) ## the failure stories over and over, as root: N=20 times partitions and killed servers, the rest N/4
+	$(BIN)/python tests/soak.py --count $(N)
+
 # Tests say what they miss and are skipped without it; no daemon is left running by the installation.
 .PHONY: packages
 packages: ## on Debian, as root: install the daemons that some tests start (requirements/debian.txt)
