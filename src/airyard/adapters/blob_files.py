@@ -5,10 +5,12 @@ Owns: names, durability, what a crash leaves. Must not know: what is in a blob.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -17,14 +19,22 @@ from airyard.core.errors import NotFound, Unavailable, UserError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _PARTIAL = ".partial-"
+_REMOVED = ".removed-"
+KEPT_S = 86_400
+"""How long a removed blob can still be had, where servers share the folder."""
 
 
 class FileBlobStore:
     """Blobs of one kind, such as ``blobs/code/<hash>.tar.gz``. Any thread; one server a folder."""
 
-    def __init__(self, folder: Path, *, suffix: str = ".tar.gz") -> None:
-        """Open the folder, made when missing, and remove what uploads left that never ended."""
+    def __init__(self, folder: Path, *, suffix: str = ".tar.gz", shared: bool = False) -> None:
+        """Open the folder, made when missing, and remove what uploads left that never ended.
+
+        ``shared``: with servers that may lead after this one. A removal that hung and goes on when its server wakes
+        must not take what the next leader was just asked for: a removed blob is set aside, and comes back when wanted.
+        """
         self._folder = folder
+        self._shared = shared
         self._suffix = suffix
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for partial in folder.glob(f"{_PARTIAL}*"):
@@ -36,7 +46,7 @@ class FileBlobStore:
         try:
             os.utime(path)
         except FileNotFoundError:
-            return False
+            return self._bring_back(name)
         return True
 
     def put(self, name: str, chunks: Iterable[bytes]) -> int:
@@ -85,6 +95,8 @@ class FileBlobStore:
     def open(self, name: str) -> BinaryIO:
         """Open a blob for reading; it stays readable when it is deleted meanwhile."""
         path = self._path(name)
+        if not path.exists():
+            self._bring_back(name)
         try:
             file = path.open("rb")
             os.utime(path)
@@ -98,8 +110,28 @@ class FileBlobStore:
         return file
 
     def delete(self, name: str) -> None:
-        """Remove a blob, if it is there."""
-        self._path(name).unlink(missing_ok=True)
+        """Remove a blob, if it is there; of a shared folder for good only a day later."""
+        if not self._shared:
+            self._path(name).unlink(missing_ok=True)
+            return
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(self._path(name), self._removed(name))
+        for old in self._folder.glob(f"{_REMOVED}*{self._suffix}"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - old.stat().st_ctime > KEPT_S:  # ctime: when it was set aside
+                    old.unlink()
+
+    def _removed(self, name: str) -> Path:
+        return self._folder / f"{_REMOVED}{name}{self._suffix}"
+
+    def _bring_back(self, name: str) -> bool:
+        """Put back a blob that was set aside; False when it is not there either."""
+        try:
+            os.replace(self._removed(name), self._path(name))
+            os.utime(self._path(name))
+        except FileNotFoundError:
+            return False
+        return True
 
     def names(self) -> Iterator[tuple[str, int, int]]:
         """Yield (name, bytes, last use in ms) of every blob, by name."""

@@ -303,7 +303,7 @@ class Server:
             journal=journal,
             reads=reads,
             logs=logs,
-            blobs=FileBlobStore(folder / "blobs" / "code"),
+            blobs=FileBlobStore(folder / "blobs" / "code", shared=self._inherited is not None),
             secrets=FernetSecretStore(folder, term_of(self._inherited)),
             tracker=tracking.tracker,
             changes=changes,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from airyard.adapters.blob_files import FileBlobStore
 from airyard.adapters.log_files import FileLogStore
 from airyard.adapters.secrets_fernet import FernetSecretStore
 from airyard.core.errors import NotFound, Unavailable
@@ -68,6 +69,24 @@ store._database.execute("BEGIN IMMEDIATE")
 store.put("ada", "team", "key", "a value too late", masked=True, now_ms=2)
 store.put("ada", "team", "gone", "back from the dead", masked=True, now_ms=2)
 store._database.execute("COMMIT")
+"""
+
+REMOVAL = f"""
+import os, signal, sys
+from pathlib import Path
+from airyard.adapters.blob_files import FileBlobStore
+
+store = FileBlobStore(Path(sys.argv[1]), shared=True)
+replace = os.replace
+
+def late(source, target):
+    if ".removed-" in str(target):
+        {STOP}
+    replace(source, target)
+
+store.put("tree", [b"code"])
+os.replace = late
+store.delete("tree")
 """
 
 
@@ -146,3 +165,22 @@ def test_a_secret_that_comes_too_late_is_nobodys(tmp_path: Path) -> None:
             store.close()
         with pytest.raises(Unavailable):
             FernetSecretStore(tmp_path, term=7)
+
+
+def test_code_that_a_late_removal_takes_comes_back(tmp_path: Path) -> None:
+    with suspended(REMOVAL, tmp_path) as leader:
+        new = FileBlobStore(tmp_path, shared=True)
+        assert new.exists("tree"), "so the client uploads nothing"
+        assert wake(leader) == ""
+        assert list(new.names()) == []
+        with new.open("tree") as blob:
+            assert blob.read() == b"code"
+        assert new.exists("tree")
+        new.delete("tree")
+        assert list(new.names()) == []
+        removed = tmp_path / ".removed-tree.tar.gz"
+        assert removed.exists()
+        alone = FileBlobStore(tmp_path)
+        assert alone.exists("tree")
+        alone.delete("tree")
+        assert not alone.exists("tree")
