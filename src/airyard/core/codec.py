@@ -22,28 +22,42 @@ _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def encode(value: Any) -> Any:
-    """Turn a frozen record into what ``json.dumps`` takes. Fields that hold their default are left out."""
-    if type(value) in _PLAIN:  # nearly every value; the tests below cost ten times this one
-        return value
-    if isinstance(value, Workload):
-        return value.to_json()
-    if is_dataclass(value) and not isinstance(value, type):
-        return _encode_record(value)
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, tuple | list):
-        return [encode(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): encode(item) for key, item in value.items()}
-    return value
+    """Turn a frozen record into what ``json.dumps`` takes. Fields that hold their default are left out.
+
+    Cost: every commit encodes each run that it changed, with all its members.
+    """
+    kind: Any = type(value)
+    return value if kind in _PLAIN else _encoder(kind)(value)
+
+
+@cache
+def _encoder(kind: type) -> Callable[[Any], Any]:
+    """Return how values of a type are encoded; asked once a type, because asking costs more than most encodings."""
+    if issubclass(kind, Workload):
+        return Workload.to_json
+    if is_dataclass(kind):
+        return _encode_record
+    if issubclass(kind, Enum):
+        return _value_of
+    if issubclass(kind, tuple | list):
+        return lambda value: [encode(item) for item in value]
+    if issubclass(kind, Mapping):
+        return lambda value: {str(key): encode(item) for key, item in value.items()}
+    return lambda value: value
+
+
+def _value_of(value: Enum) -> Any:
+    return value.value
 
 
 def _encode_record(value: Any) -> dict[str, Any]:
     out: dict[str, Any] = {}
-    for name, default in _defaults(typing.cast(Any, type(value))):
+    record: Any = type(value)
+    for name, default in _defaults(record):
         item = getattr(value, name)
-        if default is MISSING or item != default:
-            out[name] = encode(item)
+        if item is not default and (default is MISSING or item != default):
+            kind: Any = type(item)
+            out[name] = item if kind in _PLAIN else _encoder(kind)(item)
     return out
 
 

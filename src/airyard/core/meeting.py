@@ -6,8 +6,9 @@ Owns: what a member says of its network, and the choice. Must not know: how it w
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 LOOPBACK = "127.0.0.1"
 
@@ -43,8 +44,9 @@ def meeting_addresses(known: Sequence[str], meetings: Sequence[Meeting | None]) 
     return list(known)
 
 
-def _by_subnet(addresses: Sequence[str]) -> dict[str, str]:
-    """Return the first address in each subnet."""
+@lru_cache(maxsize=4096)
+def _by_subnet(addresses: tuple[str, ...]) -> Mapping[str, str]:
+    """Return the first address in each subnet. Kept: every member's GO asks it of all members."""
     found: dict[str, str] = {}
     for text in addresses:
         interface = ipaddress.ip_interface(text)

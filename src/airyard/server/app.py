@@ -5,7 +5,7 @@ Owns: what is put together into one ASGI application. Must not know: how the par
 
 from __future__ import annotations
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -50,8 +50,12 @@ _CODE = f"{PREFIX}/code/"
 _STATUSES = (400, 401, 403, 404, 409, 503)
 
 
-def create_app(context: ServerContext, *, lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
+def create_app(
+    context: ServerContext, *, lifespan: Lifespan[FastAPI] | None = None, runner: APIRouter | None = None
+) -> FastAPI:
     """Return the application over a server's parts; further routers may be included afterwards.
+
+    ``runner``: the routes that are asked most by far. They stand first, for routes are tried one after the other.
 
     Every route has an entry in ``route_rights``; those of runners and of MLflow's proxy check their callers
     themselves.
@@ -69,6 +73,8 @@ def create_app(context: ServerContext, *, lifespan: Lifespan[FastAPI] | None = N
     )
     app.state.context = context
     app.state.disk_meter = routes_status.DiskMeter(context.home)
+    if runner is not None:
+        app.include_router(runner)
     for part in (
         routes_status,
         routes_submit,

@@ -383,8 +383,7 @@ class Server:
             yield
             await tracking.aclose()
 
-        app = create_app(context, lifespan=lifespan)
-        app.include_router(routes_runner.router(desk, leases))
+        app = create_app(context, lifespan=lifespan, runner=routes_runner.router(desk, leases))
         mlflow = tracking.routes(
             lambda request: _authorise(gatekeeper, request),
             _scopes(context, self._premises.yard_id()),
