@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import stat
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -154,6 +155,34 @@ def test_adding_again_changes_what_differs_and_nothing_else(site: Site) -> None:
     assert hosts[f"ssh://root@{h2.address}"]["service"].startswith("no systemd")
 
 
+def test_the_line_of_the_service_stays_with_what_has_joined(site: Site) -> None:
+    """What systemd would start right after the join, and what ends it."""
+    fleet, h2 = site.fleet, site.fleet.hosts[2]
+    home = site.home_of(h2)
+    (agent,) = h2.pids(r"airyard\.node\.agent")
+    token = ("--token-file", str(home / "node" / "ray" / "token"))
+    line = [
+        "--home",
+        str(home),
+        "node",
+        "join",
+        fleet.address(),
+        *token,
+        *SMALL,
+        "--label",
+        "rack=r2",
+        "--block",
+    ]
+    service = subprocess.Popen([*h2.prefix(), str(AIRYARD), *line], stdout=subprocess.PIPE, text=True)
+    assert service.stdout is not None
+    assert service.stdout.readline().startswith("h2 (")
+    assert h2.pids(r"airyard\.node\.agent") == [agent]
+    h2.run("kill", "-TERM", str(h2.pids("node join .*--block")[-1]))
+    assert service.wait(60) == 0
+    assert "h2-cpu-0" not in fleet.alive()
+    assert site.add(h2)["state"] == "joined"
+
+
 def test_what_ssh_refuses_is_explained(site: Site) -> None:
     h1, h3 = site.fleet.hosts[1], site.fleet.hosts[3]
     assert site.refused(h1, key="stranger")[0] == "SSH_DENIED"
@@ -247,7 +276,7 @@ def test_a_host_that_is_taken_out_lets_its_runs_leave_first(site: Site) -> None:
     run_id = fleet.submit("sleep 300", accelerator="GPU_8xH100", nodes=2)
     fleet.until(run_id, lambda run: run["status"] == "RUNNING")
     home = ("--node-home", str(site.home_of(h1)))
-    code, data = site.fleet_verb("remove", f"ssh://root@{h1.address}", *home)
+    code, data = site.fleet_verb("remove", f"ssh://root@{h1.address}", *home, there=False)
     assert data["hosts"][0]["error"]["code"] == "NODE_BUSY", data
     code, data = site.fleet_verb("remove", f"ssh://root@{h1.address}", *home, "--within", "5s", "--purge")
     assert (code, data["hosts"][0]["purged"]) == (0, True), data

@@ -226,7 +226,8 @@ def join(asked: dict[str, Any], _: IO[bytes]) -> dict[str, Any]:
 def leave(asked: dict[str, Any], _: IO[bytes]) -> dict[str, Any]:
     """Leave the fleet, forget the service and, if asked, everything that was brought here."""
     home = Path(asked["home"])
-    binary = asked["bin"] or str(home / "install" / "current" / "bin" / "airyard")
+    joined = _read(home / "install" / "joined.json") or {}
+    binary = asked["bin"] or joined.get("bin") or str(home / "install" / "current" / "bin" / "airyard")
     offer = _read(home / "node" / "ray" / "offer.json")
     _service(home, "disable")
     members: list[str] = []
