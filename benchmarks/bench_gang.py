@@ -37,6 +37,8 @@ class Starts:
         self._gangs = gangs
         self.placed: list[float] = []
         """Placed to the last member's start, of every launch by the live client."""
+        self.ready: list[float] = []
+        """Of these, placed to ready: a runner made, its environment and code there, on every host."""
 
     def _file(self, folder: Path) -> Path:
         return self._gangs.file(f"FOLDER={folder} RANK=$NODE_RANK; {BEGAN}")
@@ -48,8 +50,12 @@ class Starts:
         submitted_ms = time.time() * 1000
         run_id = self._gangs.submit(path)
         began_ms = last_began_ms(folder)
-        placed = datetime.fromisoformat(self._gangs.attempt(run_id)["placed_at"])
-        self.placed.append(began_ms - placed.timestamp() * 1000)
+        attempt = self._gangs.attempt(run_id)
+        placed_ms, ready_ms = (
+            datetime.fromisoformat(attempt[name]).timestamp() * 1000 for name in ("placed_at", "ready_at")
+        )
+        self.placed.append(began_ms - placed_ms)
+        self.ready.append(ready_ms - placed_ms)
         wait_ended(self._gangs.client, run_id)
         return began_ms - submitted_ms
 
@@ -77,7 +83,7 @@ def measure_starts(gangs: Gangs, rounds: int, ray: RayActors, slurm: Srun | None
     found = take_turns({**ours, **peers}, rounds)
     placed = starts.placed[-rounds:]
     print("4 members on 4 hosts, warm, tracking off: to the start of the last")
-    print(f"  {'placed':24} {spread(placed)}")
+    print(f"  {'placed':24} {spread(placed)}; of it to the barrier {spread(starts.ready[-rounds:])}")
     for name, values in found.items():
         print(f"  {name:24} {spread(values)}")
     for peer in peers:

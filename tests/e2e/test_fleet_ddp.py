@@ -32,9 +32,10 @@ SAFE_S = 61.0
 STOP_LIMIT_MS = 10_000
 """Far above the aim of a second, which the benchmark of gangs is for."""
 IMPORTS = (
-    "import mlflow, torch.distributed.run, yaml; from sklearn.datasets import load_digits; "
+    "import mlflow, torch._dynamo, torch.distributed.run, yaml; from sklearn.datasets import load_digits; "
     "from sklearn.model_selection import train_test_split; load_digits()"
 )
+"""What the example's processes import; DistributedDataParallel imports ``torch._dynamo``, the most of it."""
 
 # Members take turns, half a second apart, so that one order is right for all of them.
 TALK = """

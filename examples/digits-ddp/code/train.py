@@ -29,8 +29,13 @@ class Checkpoints:
     def __init__(self) -> None:
         self.path = Path(os.environ["AIRYARD_CHECKPOINT_DIR"]) / "last.pt"
 
-    def load(self) -> dict | None:
-        return torch.load(self.path, weights_only=True) if self.path.exists() else None
+    def load(self, rank: int, device: torch.device) -> dict | None:
+        """Return the state that rank 0 finds, on all ranks: on another machine the folder may be another one."""
+        found = [None]
+        if rank == 0 and self.path.exists():
+            found = [torch.load(self.path, map_location="cpu", weights_only=True)]
+        dist.broadcast_object_list(found, device=device)
+        return found[0]
 
     def save(self, epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         state = {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
@@ -83,7 +88,7 @@ def main() -> None:
         import mlflow  # only here: the ranks that log nothing start sooner
     checkpoints = Checkpoints()
     first = 0
-    if (state := checkpoints.load()) is not None:
+    if (state := checkpoints.load(rank, device)) is not None:
         network.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         first = state["epoch"] + 1
