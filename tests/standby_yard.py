@@ -49,14 +49,14 @@ class StandbyYard:
         """Return one server's own folder."""
         return self.folder / name
 
-    def start(self, name: str) -> None:
-        """Start a server and wait until it answers, as leader or as standby."""
+    def start(self, name: str, *, release: str = "") -> None:
+        """Start a server and wait until it answers, as leader or as standby; ``release``: a copy of another one."""
         line = [sys.executable, "-m", "airyard.server", "--home", str(self.home(name))]
         self.endpoint_file(name).unlink(missing_ok=True)
         with self.log_file(name).open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 [*line, "--simulate", self._simulate, "--port", str(self._ports[name])],
-                env=self._environment,
+                env={**self._environment, **({"PYTHONPATH": release} if release else {})},
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

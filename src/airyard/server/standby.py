@@ -51,6 +51,8 @@ class Follower:
         self._journal: SqlJournal | None = None
         self._state: ClusterState | None = None
         self._problem: AiryardError | None = None
+        self._is_unread = False
+        """The tables are of a schema that this version does not know."""
 
     def token(self, token_id: str) -> Token | None:
         """Return a token that was given out, as far as the journal has been followed. Any thread."""
@@ -72,9 +74,11 @@ class Follower:
         try:
             for recorded in self._journal.events_after(self._state.seq):
                 self._state.apply(recorded)
-            if self._state.version != version:
-                check_readable_release(self._state)
+            if self._state.version != version or self._is_unread:
+                self._is_unread = True
                 self._look_at_schema()
+                self._is_unread = False
+            check_readable_release(self._state)
             self._problem = None
         except (UserError, InvariantBroken) as error:
             self._problem = error
