@@ -1,6 +1,6 @@
 """Lets other accounts reach this checkout's Python, for tests of members that run as somebody else.
 
-An interpreter below a closed home folder (``/root``) is no good to them. Nothing on the machine is changed: in a mount
+An interpreter below a closed home folder is no good to them. Nothing on the machine is changed: in a mount
 namespace of the command's own an overlay lies over such a folder, with the same content and another mode.
 """
 

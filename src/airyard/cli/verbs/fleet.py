@@ -66,6 +66,13 @@ def _access_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "--server", metavar="HOST:PORT", help="The fleet's server, as the hosts reach it (this yard's)."
 )
 @click.option("--token-file", type=FILE, metavar="FILE", help="The fleet's token (this yard's).")
+@click.option(
+    "--ca-file",
+    type=FILE,
+    envvar="AIRYARD_CA_FILE",
+    metavar="FILE",
+    help="The CA of the server's certificate (PEM), handed over to the hosts (this yard's).",
+)
 @click.option("--pool", metavar="POOL", help="Short for --label pool=POOL.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Label of their nodes. Repeatable.")
 @click.option("--simulated", multiple=True, metavar="TYPE=N", help="Simulated nodes there. Repeatable.")
@@ -216,11 +223,13 @@ def _wanted(app: App, given: dict[str, Any]) -> Wanted:
     """Return how the hosts join; checks that the server is there and that the token is its. Raises: AiryardError."""
     from airyard.node.joining import Desk, read_token
     from airyard.node.remote.adding import Wanted
+    from airyard.node.trust import kept_ca
 
     home = _home(app)
     token = read_token(given["token_file"] or home / "server" / "ray" / "token")
     server = given["server"] or _own_server(home)
-    Desk(server, token).check()
+    ca_file = given["ca_file"] or kept_ca(home / "node")
+    Desk(server, token, ca_file).check()
     arguments: list[str] = []
     for name in ("pool", "name", "address", "interface", "cpu_slots"):
         if given[name] is not None:
@@ -232,6 +241,7 @@ def _wanted(app: App, given: dict[str, Any]) -> Wanted:
     return Wanted(
         server=server,
         token=token,
+        ca=ca_file.read_text() if ca_file is not None else "",
         arguments=tuple(arguments),
         home=given["node_home"],
         python=given["python"],

@@ -38,6 +38,8 @@ class Wanted:
     server: str
     """HOST:PORT or URL, as the hosts reach it."""
     token: str
+    ca: str = ""
+    """The CA of the server's certificate (PEM), where it is a private one."""
     arguments: tuple[str, ...] = ()
     """More for ``airyard node join``."""
     home: str = "~/.airyard"
@@ -142,6 +144,8 @@ class Host:
                 "with --home: then its GPUs are shared by whoever is first.",
             )
         notes = {"folder": folder, "server": wanted.server, "arguments": list(wanted.arguments)}
+        if wanted.ca:
+            notes["ca"] = hashlib.sha256(wanted.ca.encode()).hexdigest()
         binary, fresh = wanted.use_airyard, False
         if payload is not None:
             binary, fresh = self.install(look, python, wanted, payload, there=bool(seen["installed"]))
@@ -228,6 +232,7 @@ class Host:
             "server": wanted.server,
             "arguments": list(wanted.arguments),
             "token": wanted.token,
+            "ca": wanted.ca,
             "rejoin": rejoin,
             "service": wanted.service,
             "notes": dict(notes),

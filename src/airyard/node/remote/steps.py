@@ -216,6 +216,10 @@ def join(asked: dict[str, Any], _: IO[bytes]) -> dict[str, Any]:
     token = home / "node" / "ray" / "token"
     _private(token, asked["token"])
     arguments = ["node", "join", asked["server"], "--token-file", str(token), *asked["arguments"]]
+    if asked["ca"]:
+        ca = token.with_name("ca.pem")
+        _private(ca, asked["ca"])
+        arguments += ["--ca-file", str(ca)]
     joined = _airyard(asked["bin"], home, arguments)
     (home / "install").mkdir(exist_ok=True, mode=0o700)
     (home / "install" / "joined.json").write_text(json.dumps(asked["notes"]))
