@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+import airyard
 from airyard.core.errors import Denied, NotFound, UserError
 from airyard.sdk import embedded
 from airyard.sdk.client import Client
@@ -41,6 +42,8 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         elif url.path == "/api/v1/runs/9":
             self.answer(404, {"error": {"code": "NO_RUN", "message": "There is no run 9.", "fix": None}})
+        elif url.path == "/api/v1/runs/8":
+            self.answer(404, {"error": {"code": "NO_SUCH_PATH", "message": "There is nothing.", "fix": None}})
         else:
             self.answer(200, {"version": "1", "path": url.path})
 
@@ -106,9 +109,22 @@ def test_a_server_that_cannot_prove_itself_gets_nothing(identity: Any) -> None:
 
 
 def test_another_protocol_is_named() -> None:
-    with serving(lambda nonce: {**airyard_identity(nonce), "protocol": 9}) as server:
-        with pytest.raises(UserError, match="speaks protocol 9"), Client(server.url, TOKEN) as client:
+    with serving(lambda nonce: {**airyard_identity(nonce), "protocol": 9, "version": "9.8.7"}) as server:
+        both = rf"Airyard 9\.8\.7\) speaks protocol 9; this client \(Airyard {airyard.__version__}\)"
+        with pytest.raises(UserError, match=both) as refused, Client(server.url, TOKEN) as client:
             client.status()
+        assert refused.value.code == "PROTOCOL_MISMATCH"
+        assert refused.value.fix is not None
+        assert "Install Airyard 9.8.7 here" in refused.value.fix.text
+
+
+def test_what_another_release_does_not_know_is_said_with_both_versions() -> None:
+    with serving(lambda nonce: {**airyard_identity(nonce), "version": "9.8.7"}) as server:
+        with Client(server.url, TOKEN) as client, pytest.raises(NotFound) as refused:
+            client.get(8)
+        assert refused.value.code == "NO_SUCH_PATH"
+        for version in ("9.8.7", airyard.__version__):
+            assert version in refused.value.message
 
 
 def test_a_connection_that_breaks_is_made_and_proved_again() -> None:

@@ -256,7 +256,8 @@ class HttpTransport:
     def _refused(self, status: int, payload: bytes) -> AiryardError:
         """Return the server's own error; where it may come from the difference of two releases, say so."""
         error = _error(status, payload, self.url)
-        if error.code not in _MAYBE_TOO_NEW or kinship(self._version, airyard.__version__) is Kinship.SAME:
+        alike = kinship(self._version, airyard.__version__) in (Kinship.SAME, Kinship.UNKNOWN)
+        if alike or error.code not in _MAYBE_TOO_NEW:
             return error
         body = error.as_json()
         message = (
