@@ -50,7 +50,8 @@ def saved(step: int, path: str | os.PathLike[str], *, rewind: bool = False, sync
     acknowledged also survives a power cut.
 
     Raises: ValueError for a negative step or a path outside of the checkpoint folder, FileNotFoundError when nothing is
-    there, OSError when something could not be written. Cost: the flush, plus three small fsyncs.
+    there, OSError when the checkpoint could not be flushed or noted beside it. A node that takes no acknowledgement is
+    a warning. Cost: the flush, plus three small fsyncs.
     """
     acknowledgement = os.environ.get("AIRYARD_CHECKPOINT_ACK")
     folder = os.environ.get("AIRYARD_CHECKPOINT_DIR")
@@ -74,7 +75,12 @@ def saved(step: int, path: str | os.PathLike[str], *, rewind: bool = False, sync
         _replace(os.path.join(root, _RECORD), {"step": number, "path": inside, "time": now})
         # The name of what lies in this folder comes to the disk with it, before it is acknowledged.
         _sync(root)
-        _replace(acknowledgement, {"step": number, "path": full, "time": now})
+        try:
+            _replace(acknowledgement, {"step": number, "path": full, "time": now})
+        except OSError as error:
+            # The checkpoint is safe, and `latest` finds it: no reason to end the training.
+            _warn(f"the checkpoint of step {number} is saved, but not acknowledged: {error}", above=3)
+            return False
         _newest = number
     return True
 

@@ -102,6 +102,15 @@ def test_a_path_outside_is_refused(place: Place, checkpoint: ModuleType, path: s
     assert checkpoint.latest() is None
 
 
+def test_a_node_that_takes_no_acknowledgement_ends_no_training(
+    place: Place, checkpoint: ModuleType, outside: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    outside.setenv("AIRYARD_CHECKPOINT_ACK", str(tmp_path / "missing" / "checkpoint.json"))
+    with pytest.warns(RuntimeWarning, match="is saved, but not acknowledged"):
+        assert checkpoint.saved(1, place.write()) is False
+    assert checkpoint.latest() == (1, str(place.checkpoints / "last.pt"))
+
+
 def test_a_checkpoint_that_is_not_there_is_not_acknowledged(place: Place, checkpoint: ModuleType) -> None:
     with pytest.raises(FileNotFoundError, match="after writing it"):
         checkpoint.saved(1, "missing.pt")
