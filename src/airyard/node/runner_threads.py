@@ -29,7 +29,11 @@ from airyard.node.spool import LogSpool
 
 _REPORT_TIMEOUT_S = 30.0
 _LOGS_TIMEOUT_S = 60.0
-_BATCH_BYTES = 8 * 1024 * 1024
+_LONGEST_LOGS_TIMEOUT_S = 480.0
+_FIRST_BATCH_BYTES = 256 * 1024
+_LARGEST_BATCH_BYTES = 8 * 1024 * 1024
+_BATCH_S = 1.0
+"""How long a batch may take before the next one is smaller: on a slow line polls are not to wait behind megabytes."""
 _IDLE_S = 30.0
 _QUICK_S = 0.05
 
@@ -64,15 +68,18 @@ class OrderPoller:
     def _run(self) -> None:
         last = epoch = 0
         lease_s: float | None = None
+        late = False
         patience = Patience("orders")
         while True:
             sent_ms = self._now_ms()
             begun = time.monotonic()
             pace = pace_of(lease_s)
+            # After a lost poll nothing is waited for there: on a slow line the way alone takes the time that is left.
+            wait_s = 0.0 if late else pace.wait_s
             held = f"&lease_s={lease_s:g}" if lease_s is not None else ""
             try:
                 answer = self._channel.get_json(
-                    f"orders?after={last}&wait_s={pace.wait_s:g}&epoch={epoch}{held}&protocol={RUNNER.newest}",
+                    f"orders?after={last}&wait_s={wait_s:g}&epoch={epoch}{held}&protocol={RUNNER.newest}",
                     timeout_s=pace.timeout_s,
                 )
             except AttemptIsOver:
@@ -82,8 +89,10 @@ class OrderPoller:
                 if self._is_orphaned():
                     self._tell(AttemptOver())
                     return
+                late = lease_s is not None
                 patience.wait(problem, at_most_s=pace.pause_s)
                 continue
+            late = False
             spoken = int(answer.get("epoch") or 0)
             if is_stale(spoken, epoch):
                 patience.wait(
@@ -179,14 +188,16 @@ class LogShipper:
 
     def _run(self) -> None:
         patience = Patience("logs")
+        size, timeout_s = _FIRST_BATCH_BYTES, _LOGS_TIMEOUT_S
         while True:
             if not self._spool.wait(_IDLE_S):
                 if self._spool.is_sealed:
                     break
                 continue
-            batch = self._spool.batch(_BATCH_BYTES)
+            batch = self._spool.batch(size)
+            begun = time.monotonic()
             try:
-                answer = self._channel.post_bytes("logs", batch, timeout_s=_LOGS_TIMEOUT_S)
+                answer = self._channel.post_bytes("logs", batch, timeout_s=timeout_s)
             except AttemptIsOver:
                 self._tell(AttemptOver())
                 return
@@ -197,12 +208,22 @@ class LogShipper:
                     patience.wait(refusal)
                 continue
             except ServerAway as problem:
+                # The same batch is sent again, whatever its size: a line that became slow gets more time for it.
+                timeout_s = min(_LONGEST_LOGS_TIMEOUT_S, 2 * timeout_s)
                 patience.wait(problem)
                 continue
             patience.reset()
+            size, timeout_s = fitting_batch(size, len(batch), time.monotonic() - begun), _LOGS_TIMEOUT_S
             self._spool.acknowledge(int(answer["next"]))
         self._tell(closed_output(self._spool))
         self._tell(LogsShipped())
+
+
+def fitting_batch(size: int, sent: int, took_s: float) -> int:
+    """Return how many bytes the next batch may have: as many as the line carries in about a second."""
+    if took_s > _BATCH_S:
+        return max(_FIRST_BATCH_BYTES // 4, min(size, sent) // 2)
+    return min(_LARGEST_BATCH_BYTES, 2 * size) if 2 * sent > size else size
 
 
 def closed_output(spool: LogSpool) -> OutputClosed:
