@@ -177,11 +177,11 @@ class Hosts:
         _ip("-n", self.hosts[number].namespace, "rule", "delete", *_sent_to(address, port))
 
     def throttle(self, number: int, rate: str | None) -> None:
-        """Let a host send so much, like ``200kbit``, and queue what is more for up to 2 s; None: as ever."""
+        """Let a host send so much, like ``200kbit``, and queue what is more for up to 1 s; None: as ever."""
         namespace = self.hosts[number].namespace
         subprocess.run(["tc", "-n", namespace, "qdisc", "delete", "dev", "eth0", "root"], capture_output=True)
         if rate is not None:
-            shape = ["tbf", "rate", rate, "burst", "16kb", "latency", "2s"]
+            shape = ["tbf", "rate", rate, "burst", "16kb", "latency", "1s"]
             subprocess.run(["tc", "-n", namespace, "qdisc", "add", "dev", "eth0", "root", *shape], check=True)
 
     def close(self) -> None:

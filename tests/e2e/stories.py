@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from e2e.hosts import Host, Hosts, why_not
 from e2e.yard import Yard, wait_for
 
 TRAINING = Path(__file__).with_name("stamped_training.py")
-LEASE_S = 6.0
+LEASE_S = float(os.environ.get("STORY_LEASE_S", "6"))
 """Short, so that a story is; the server waits 4 s longer. With a standby it is 24 s (docs/leases.md)."""
 ACCELERATOR = "GPU_8xH100"
 AGENT, RAYLET = r"airyard\.node\.agent", r"/raylet "
