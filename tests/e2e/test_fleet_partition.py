@@ -10,7 +10,7 @@ import pytest
 from e2e.stories import StormyFleet, Story, boot_ns, stormy_fleet, told
 from e2e.yard import Yard
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 __all__ = ["told"]
 
 Told = Callable[[str, float], None]

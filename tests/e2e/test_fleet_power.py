@@ -12,7 +12,7 @@ from e2e.hosts import Host
 from e2e.stories import AGENT, RAYLET, StormyFleet, Story, boot_ns, stormy_fleet, told
 from e2e.yard import Yard, wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 __all__ = ["told"]
 
 Told = Callable[[str, float], None]
