@@ -171,7 +171,7 @@ def _quota_v1(folder: Path) -> float | None:
 
 def _text(path: Path) -> str | None:
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        return path.read_text(encoding="ascii").strip()
+        return path.read_text(encoding="utf-8").strip()
     return None
 
 
