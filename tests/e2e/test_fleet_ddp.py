@@ -20,7 +20,7 @@ from e2e.gang_stamps import MEMBER, stamps_ms, stop_of
 from e2e.hosts import Hosts, why_not
 from e2e.yard import Yard, wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "digits-ddp" / "workload.yaml"
 MEMBERS = 4
