@@ -87,7 +87,14 @@ def burst_of_trials(one: FleetYard, trials: int) -> None:
     print(f"all ended after {spent_s:.1f} s")
     kept = "kept" if ends == {"SUCCEEDED": trials} and attempts == {1: trials} else "MISSED"
     print(f"  outcomes {dict(ends)}, attempts each {dict(attempts)}: none lost or doubled {kept}")
+    for cause, count in Counter(_why(run) for run in runs if len(run["attempts"]) > 1).items():
+        print(f"    {count} placed again: {cause}")
     print(f"  server, largest PSS {verdict(peak.mb, MEMORY_LIMIT_MB, ' MB', digits=0)}", flush=True)
+
+
+def _why(run: Mapping[str, Any]) -> str:
+    first = run["attempts"][0]
+    return f"{first['outcome']} {first['cause']}: {(first['failure'] or {}).get('message', '')}"[:120]
 
 
 def check_journal(one: FleetYard) -> None:
