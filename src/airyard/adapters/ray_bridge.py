@@ -214,7 +214,11 @@ class Bridge:
     async def _watch(self) -> None:
         while True:
             nodes = await asyncio.to_thread(ray.nodes)
-            alive = {node["NodeID"]: node for node in nodes if node["Alive"] and not _has_role(node)}
+            living = {node["NodeID"]: node for node in nodes if node["Alive"]}
+            if self._own_node not in living:
+                # A driver may outlive its raylet, whose successor it would take for another machine.
+                raise ConnectionError("the Ray node of this machine is gone")
+            alive = {name: node for name, node in living.items() if not _has_role(node)}
             if not self._leader.here:
                 alive.pop(self._own_node, None)
             for gone in self._channels.keys() - alive.keys():
