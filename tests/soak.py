@@ -117,6 +117,8 @@ def main() -> int:
     began_s = time.monotonic()
     for number in range(given.count):
         stories = [one for one in (*OFTEN, *(SELDOM if number < seldom else ())) if given.only in one]
+        if not stories:
+            continue  # without a name pytest would run everything
         place = folder / str(number)
         place.mkdir()
         report = run_round(stories, place)
