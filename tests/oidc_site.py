@@ -63,17 +63,9 @@ def configure(folder: Path, port: int, pem: str) -> None:
     django.setup()
 
 
-def make_urls() -> Any:
-    """Return the module of addresses; it can be made only once Django is set up."""
-    import types
-
-    from django.contrib.auth import get_user_model, login
-    from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
-    from django.urls import include, path
-    from django.views.decorators.csrf import csrf_exempt
+def make_parts() -> tuple[type, type]:
+    """Return the validator and the provider: the toolkit's own, with claims and the device flow's ID token."""
     from oauth2_provider.oauth2_validators import OAuth2Validator
-    from oauth2_provider.settings import oauth2_settings
-    from oauth2_provider.views import ConnectDiscoveryInfoView
     from oauthlib.openid import Server
 
     class Validator(OAuth2Validator):
@@ -104,6 +96,22 @@ def make_urls() -> Any:
 
         return create_token_response
 
+    return Validator, Provider
+
+
+def make_urls() -> Any:
+    """Return the module of addresses; it can be made only once Django is set up."""
+    import types
+
+    from django.contrib.auth import get_user_model, login
+    from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+    from django.urls import include, path
+    from django.views.decorators.csrf import csrf_exempt
+    from oauth2_provider.settings import oauth2_settings
+    from oauth2_provider.views import ConnectDiscoveryInfoView
+
+    validator, provider = make_parts()
+
     def discovery(request: HttpRequest) -> HttpResponse:
         found = json.loads(ConnectDiscoveryInfoView.as_view()(request).content)
         issuer = found["issuer"]
@@ -130,8 +138,8 @@ def make_urls() -> Any:
 
     module = types.ModuleType("oidc_site_urls")
     module.__dict__.update(
-        Validator=Validator,
-        Provider=Provider,
+        Validator=validator,
+        Provider=provider,
         urlpatterns=[
             path("o/.well-known/openid-configuration", discovery),
             path("o/", include("oauth2_provider.urls", namespace="oauth2_provider")),
