@@ -110,8 +110,7 @@ def restore(file: Path, home: Path) -> dict[str, Any]:
             code="HOME_NOT_EMPTY",
             fix="move that folder away, or name another one with --home",
         )
-    home.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{home.name}-", dir=home.parent))
+    fresh = _stage(home)
     try:
         manifest = _unpack(file, fresh)
         stored = SqliteDatabase(fresh / FILE)
@@ -127,14 +126,36 @@ def restore(file: Path, home: Path) -> dict[str, Any]:
         if shared is not None:
             shutil.copytree(fresh / SHARED, shared, dirs_exist_ok=True)
             shutil.rmtree(fresh / SHARED)
-        if home.exists():
-            home.rmdir()
-        fresh.rename(home)
-        sync(home.parent)
+        _put_in_place(fresh, home)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     place = str(home / FILE) if isinstance(database, SqliteDatabase) else database.name
     return {**manifest, "files": len(manifest["files"]), "home": str(home), "place": place}
+
+
+def _stage(home: Path) -> Path:
+    """Return a new folder to unpack to: beside ``home``, or in it where its parent is not ours to write to."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return Path(tempfile.mkdtemp(prefix=f".{home.name}-", dir=home.parent))
+    except PermissionError:
+        if not home.is_dir():
+            raise
+    return Path(tempfile.mkdtemp(prefix=".restore-", dir=home))
+
+
+def _put_in_place(fresh: Path, home: Path) -> None:
+    """Let ``home`` be what is in ``fresh``: in one step beside it; within it the journal's folder comes last."""
+    if fresh.parent == home:
+        for entry in sorted(fresh.iterdir(), key=lambda each: each.name == "server"):
+            entry.rename(home / entry.name)
+        fresh.rmdir()
+        sync(home)
+        return
+    if home.exists():
+        home.rmdir()
+    fresh.rename(home)
+    sync(home.parent)
 
 
 def _shared(config: Config) -> Path | None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 import tarfile
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from airyard.core.errors import Conflict, InvariantBroken, NotFound, UserError
 from airyard.ports.estimate_store import Estimate
 from airyard.ports.read_store import RunFilter
 from airyard.server import maintenance
+from airyard.server.backup import restore
 from airyard.server.config import load_config
 from airyard.server.journal_place import journal_database
 from airyard.server.premises import Premises
@@ -203,6 +205,38 @@ def test_a_backup_holds_what_is_needed_and_comes_back(home: Path, tmp_path: Path
     assert (other / "server" / "token").read_text() == (home / "server" / "token").read_text()
     assert all(path.stat().st_mode & 0o077 == 0 for path in other.rglob("*"))
     assert maintain(other, "restore", archive)["code"] == "HOME_NOT_EMPTY"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="giving a folder to another account needs root")
+def test_an_account_restores_into_its_home_whose_parent_is_not_its_own(
+    home: Path, maintain: Maintain
+) -> None:
+    nobody = 65534
+    # As /var/lib with a home of the server's account in it; a test's own folder lets nobody else in.
+    with tempfile.TemporaryDirectory() as outer:
+        parent = Path(outer)
+        parent.chmod(0o755)
+        archive, own = parent / "yard.tar.gz", parent / "own"
+        assert maintain(home, "backup", archive)["files"]
+        archive.chmod(0o644)
+        own.mkdir()
+        os.chown(own, nobody, nobody)
+        child = os.fork()
+        if child == 0:
+            os.setgroups([])
+            os.setgid(nobody)
+            os.setuid(nobody)
+            done = 1
+            try:
+                restore(archive, own)
+                done = 0
+            finally:
+                os._exit(done)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert sorted(each.name for each in own.iterdir()) == ["config.toml", "server", "yard.yaml"]
+        assert content_of(SqliteDatabase(own / "server" / "journal.db")) == content_of(
+            SqliteDatabase(home / "server" / "journal.db")
+        )
 
 
 def test_a_yard_on_postgres_comes_back_into_an_empty_database(
