@@ -23,7 +23,7 @@ def test_systemd_understands_a_unit(unit: Path, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not here (package systemd)")
     here = tmp_path / unit.name
-    here.write_text(unit.read_text().replace("/opt/airyard/bin/airyard", "/bin/true"))
+    here.write_text(unit.read_text().replace("/opt/airyard/current/bin/airyard", "/bin/true"))
     done = subprocess.run(
         ["systemd-analyze", "verify", str(here)], capture_output=True, text=True, check=False, timeout=60
     )

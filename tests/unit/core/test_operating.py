@@ -60,6 +60,15 @@ def test_one_unknown_name_refuses_all_and_names_the_nearest() -> None:
         yard.do(c.UncordonNodes(nodes=(), by="op"))
 
 
+def test_a_machines_name_stands_for_all_its_nodes_unless_a_node_has_it() -> None:
+    yard = Yard(node("m-0", machine="m"), node("m-cpu", None, machine="m"), node("k", machine="k"))
+    yard.hello("k", [node("k", machine="k"), node("k-cpu", None, machine="k")])
+    assert [n.node for n in told(yard.do(drain("m", "m-0"))).notes] == ["m-0", "m-cpu"]
+    assert [n.node for n in told(yard.do(cordon("k"))).notes] == ["k"]
+    yard.do(c.UncordonNodes(nodes=("m",), by="op"))
+    assert set(yard.state.cordons) == {"k"}
+
+
 def test_a_cordon_outlives_the_absence_of_its_node_and_a_snapshot() -> None:
     yard = Yard(node("a"), node("b"))
     yard.do(cordon("a"))

@@ -16,7 +16,7 @@ from airyard.cli.app import App, verb
 def command(app: App, nodes: tuple[str, ...], reason: str) -> None:
     """Close nodes: nothing new is placed on them, what runs there stays. It holds until `airyard uncordon`.
 
-    One unknown name refuses all.
+    A machine's name stands for all its nodes. One unknown name refuses all.
     """
     answer = app.client.cordon(nodes, reason=reason)
     if app.as_json:

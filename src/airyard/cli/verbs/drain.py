@@ -33,13 +33,14 @@ def command(app: App, nodes: tuple[str, ...], deadline: int | None, reason: str,
     answer = app.client.drain(nodes, reason=reason, deadline_s=deadline)
     if not app.as_json:
         app.console.text("\n".join(node_text.operated(answer)))
+    meant = [one["name"] for one in answer["nodes"]]
     if wait:
-        empty = _wait(app, list(dict.fromkeys(nodes)))
+        empty = _wait(app, meant)
         answer["nodes"] = [{**one, "node": empty.get(one["name"])} for one in answer["nodes"]]
     if app.as_json:
         app.console.data(answer)
     elif wait:
-        app.console.text(f"{', '.join(dict.fromkeys(nodes))}: nothing is left")
+        app.console.text(f"{', '.join(meant)}: nothing is left")
 
 
 def _wait(app: App, names: Sequence[str]) -> dict[str, Any]:

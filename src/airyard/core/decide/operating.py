@@ -35,7 +35,7 @@ MAX_DEADLINE_MS = 366 * DAY_MS
 
 def cordon(state: ClusterState, command: CordonNodes, now_ms: int) -> Decision:
     """Close nodes; who is on them stays. One that is closed keeps its first reason. Raises: NotFound, UserError."""
-    names = _known(command.nodes, state.nodes)
+    names = _named(state, command.nodes, state.nodes)
     events: list[Event] = []
     notes: list[NodeNote] = []
     for name in names:
@@ -49,7 +49,7 @@ def cordon(state: ClusterState, command: CordonNodes, now_ms: int) -> Decision:
 
 def uncordon(state: ClusterState, command: UncordonNodes, now_ms: int) -> Decision:
     """Open nodes again. Runs that a drain has asked to leave go on leaving. Raises: NotFound, UserError."""
-    names = _known(command.nodes, {**state.nodes, **state.cordons})
+    names = _named(state, command.nodes, {**state.nodes, **state.cordons})
     events: list[Event] = []
     notes: list[NodeNote] = []
     for name in names:
@@ -67,7 +67,7 @@ def drain(state: ClusterState, command: DrainNodes, now_ms: int) -> Decision:
 
     Raises: NotFound for unknown nodes; UserError for a deadline that cannot be.
     """
-    names = _known(command.nodes, state.nodes)
+    names = _named(state, command.nodes, state.nodes)
     _check_deadline(command.deadline_ms, now_ms)
     events: list[Event] = []
     actions: list[Action] = []
@@ -205,17 +205,22 @@ def told(cordon: Cordon) -> str:
     return f"{by} ({cordon.reason})" if cordon.reason else by
 
 
-def _known(names: tuple[str, ...], known: Collection[str]) -> tuple[str, ...]:
+def _named(state: ClusterState, names: tuple[str, ...], known: Collection[str]) -> tuple[str, ...]:
+    """Return the nodes that are meant: a machine's name stands for all its nodes, unless a node has that name."""
     if not names:
         raise UserError(
             "this names no node",
             code="NO_NODES",
             fix=Fix(text="name at least one; `airyard nodes` lists them", command="airyard nodes"),
         )
-    unknown = [name for name in names if name not in known]
+    of_machines: dict[str, list[str]] = {}
+    for node in sorted(state.nodes.values(), key=lambda node: node.name):
+        of_machines.setdefault(node.machine, []).append(node.name)
+    unknown = [name for name in names if name not in known and name not in of_machines]
     if unknown:
         raise unknown_node(unknown, known, "node")
-    return tuple(dict.fromkeys(names))
+    meant = (each for name in names for each in ([name] if name in known else of_machines[name]))
+    return tuple(dict.fromkeys(meant))
 
 
 def unknown_node(names: list[str], known: Collection[str], what: str) -> NotFound:
