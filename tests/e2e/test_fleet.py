@@ -158,6 +158,7 @@ def refused(fleet: Fleet, number: int, *arguments: str, **environment: str) -> t
 
 def test_a_machine_that_joins_twice(fleet: Fleet) -> None:
     assert refused(fleet, 1, *fleet.join_arguments())[0] == "ALREADY_JOINED"
+    assert f"the fleet's token: join machine h1 from {fleet.hosts[1].address}" in fleet.ok("admin", "audit")
 
 
 def test_joins_that_are_refused(fleet: Fleet, stepped: tuple[Path, Path], tmp_path: Path) -> None:

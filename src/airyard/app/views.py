@@ -7,7 +7,7 @@ Pure; must not know: HTTP, stores, clocks.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -125,8 +125,8 @@ def logs_complete(run: Run) -> bool:
     return all(member.logs is not None for attempt in run.attempts for member in attempt.members)
 
 
-def explanation(run: Run, lights: Lights = NO_LIGHTS) -> Document:
-    """Return why a run is where it is."""
+def explanation(run: Run, lights: Lights = NO_LIGHTS, away: Collection[str] = ()) -> Document:
+    """Return why a run is where it is; ``away`` are machines that cannot be reached now."""
     pending = _pending(run, lights)
     out: Document = {
         "run_id": run.run_id,
@@ -160,10 +160,33 @@ def explanation(run: Run, lights: Lights = NO_LIGHTS) -> Document:
     stop = f"; asked to stop ({attempt.stop.reason.value}) by {attempt.stop.by}" if attempt.stop else ""
     if attempt.stop is not None and attempt.stop.message:
         stop += f": {attempt.stop.message}"
+    lost = sorted({m.machine for m in attempt.members if m.machine in away and not m.released})
     return out | {
         "reason": status_of(run),
-        "message": f"attempt {attempt.number} is {status_of(run).lower()} on {where}{stop}",
-        "evidence": {"nodes": [member.node for member in attempt.members]},
+        "message": f"attempt {attempt.number} is {status_of(run).lower()} on {where}{stop}{_unreached(lost)}",
+        "evidence": {
+            "nodes": [member.node for member in attempt.members],
+            **({"machines_away": lost} if lost else {}),
+        },
+        "fix": _confirm(lost),
+    }
+
+
+def _unreached(lost: Sequence[str]) -> str:
+    if not lost:
+        return ""
+    return (
+        f"; {', '.join(lost)} cannot be reached now: the attempt may be alive there, so the run is placed again only "
+        "once that is ruled out"
+    )
+
+
+def _confirm(lost: Sequence[str]) -> Document | None:
+    if not lost:
+        return None
+    return {
+        "text": f"wait until its lease is over; if you know that it is dead, `airyard confirm-dead {lost[0]}`",
+        "command": f"airyard confirm-dead {lost[0]}",
     }
 
 

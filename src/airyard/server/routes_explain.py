@@ -77,7 +77,12 @@ async def explain_run(context: Context, caller: Caller, ref: Ref) -> Document:
     """Say why a run is where it is, with the evidence and what would help."""
     run = await run_of(context, caller, ref)
     parts = await _parts(context, run)
-    return {**explain_views.NO_PARTS, **explanation(run), **parts}
+    away = await query(context, _away) if run.state is RunState.ACTIVE else ()
+    return {**explain_views.NO_PARTS, **explanation(run, away=away), **parts}
+
+
+def _away(control: Control) -> frozenset[str]:
+    return frozenset(name for name, machine in control.state.machines.items() if not machine.alive)
 
 
 async def _parts(context: ServerContext, run: Run) -> Document:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
 
 import airyard
+from airyard.core.access.roles import Thing, Verb
+from airyard.server.audit import note_of
 from airyard.server.fleet import Applicant, FleetDesk
 
 PREFIX = "/fleet/v1"
@@ -70,9 +72,10 @@ def router(desk: FleetDesk) -> APIRouter:
         }
 
     @routes.post("/join")
-    async def join(body: JoinRequest, authorization: Bearer = None) -> dict[str, Any]:
+    async def join(request: Request, body: JoinRequest, authorization: Bearer = None) -> dict[str, Any]:
         """Check a machine that wants to join; say where Ray is."""
         desk.authorise(authorization)
+        _note(request, body.name)
         return await run_in_threadpool(desk.join, Applicant(**body.model_dump()))
 
     @routes.get("/machines/{name}")
@@ -82,17 +85,26 @@ def router(desk: FleetDesk) -> APIRouter:
         return await run_in_threadpool(desk.is_in, name, machine_id)
 
     @routes.post("/until")
-    async def until(body: UntilRequest, authorization: Bearer = None) -> dict[str, Any]:
+    async def until(request: Request, body: UntilRequest, authorization: Bearer = None) -> dict[str, Any]:
         """Set the end of a machine's stay."""
         desk.authorise(authorization)
+        _note(request, body.name)
         return await run_in_threadpool(desk.until, body.name, body.until_ms)
 
     @routes.post("/leave")
-    async def leave(body: LeaveRequest, authorization: Bearer = None) -> dict[str, Any]:
+    async def leave(request: Request, body: LeaveRequest, authorization: Bearer = None) -> dict[str, Any]:
         """Say whether a machine may leave."""
         desk.authorise(authorization)
+        _note(request, body.name)
         return await run_in_threadpool(
             lambda: desk.leave(body.name, force=body.force, within_s=body.within_s)
         )
 
     return routes
+
+
+def _note(request: Request, machine: str) -> None:
+    """Have the audit name the machine that a holder of the fleet's token speaks for."""
+    note = note_of(request.scope)
+    if note is not None:
+        note.verb, note.thing, note.object = Verb.MANAGE, Thing.NODE, machine

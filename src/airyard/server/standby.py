@@ -162,7 +162,7 @@ class Standby:
     def wait(self) -> Inheritance | None:
         """Return once this server leads; None: it was asked to stop first."""
         watch = SeatWatch(self._me, self._lease_ms)
-        told = told_problem = ""
+        told = told_problem = told_away = ""
         first = True
         while not self._stopped.is_set():
             try:
@@ -188,8 +188,13 @@ class Standby:
                     _log.error(
                         "cannot_lead", code=problem.code, error=problem.message, fix=str(problem.fix or "")
                     )
+                if told_away:
+                    told_away = ""
+                    _log.info("follows_again")
             except AiryardError as error:
-                _log.warning("cannot_follow", error=error.message)
+                if told_away != error.message:
+                    told_away = error.message
+                    _log.warning("cannot_follow", error=error.message, fix=str(error.fix or ""))
                 self._stopped.wait(AWAY_PAUSE_S)
             self._stopped.wait(LOOK_S)
         self._follower.close()

@@ -91,10 +91,13 @@ def _audit_row(text: str) -> str:
     import json
 
     found = json.loads(text)
-    who = found.get("principal") or "somebody unknown"
+    of_fleet = str(found.get("path")).startswith("/fleet/") and found.get("name")
+    who = found.get("principal") or ("the fleet's token" if of_fleet else "somebody unknown")
     by = f" (token {found['token_id']})" if found.get("token_id") else ""
     what = " ".join(str(found[name]) for name in ("verb", "object", "name") if found.get(name))
     where = f" from {found['address']}" if found.get("address") else ""
+    if of_fleet:  # join, until and leave are one verb of the table
+        what = f"{found['path'].rpartition('/')[2]} machine {found['name']}"
     asked = what or f"{found.get('method')} {found.get('path')}"
     return f"{formats.moment(found.get('time'))}  {found.get('outcome'):<7}  {who}{by}: {asked}{where}"
 
