@@ -138,9 +138,10 @@ class TextWatch:
             # The nodes are named once, at the start; then what goes on there.
             named, self._placed = self._placed == run.get("attempt"), run.get("attempt")
             line = run_text.preparing_line(run) if named else run_text.status_line(run)
-        if line in ("", self._last) or run.get("state") == "ENDED":
+        told = _news(run, line)
+        if told in ("", self._last) or run.get("state") == "ENDED":
             return
-        self._last = line
+        self._last = told
         self._printer.close()
         self._console.note(f"run {run['run_id']}: {line}", "dim")
 
@@ -164,6 +165,12 @@ class TextWatch:
         step = run_text.next_step(run)
         if step:
             self._console.note(f"next: {step}")
+
+
+def _news(run: Mapping[str, Any], line: str) -> str:
+    """Return what a line tells, without what changes by the second: a wait until a fixed time is said once."""
+    pending = run.get("pending") or {}
+    return f"until {pending['not_before']}" if pending.get("reason") == "BACKOFF" else line
 
 
 class JsonWatch:

@@ -52,6 +52,20 @@ def test_text(airyard: Any) -> None:
     ]
 
 
+def test_a_wait_until_a_fixed_time_is_told_once(airyard: Any) -> None:
+    def waiting(left_s: int) -> dict[str, Any]:
+        message = f"the next attempt waits {left_s} s after the last one failed"
+        pending = {"reason": "BACKOFF", "message": message, "not_before": "2026-12-02T08:00:30.000Z"}
+        run = run_document(state="QUEUED", status="QUEUED", outcome=None, pending=pending)
+        return {"type": "STATUS", "cursor": str(30 - left_s), "run": run}
+
+    found = [waiting(29), waiting(28), waiting(27), events()[-1]]
+    _, _, err = airyard("watch", "12", answers={"GET /runs/12": [{"run": run_document()}], STREAM: [found]})
+    told = [line for line in err.splitlines() if "next attempt" in line]
+    assert len(told) == 1
+    assert "waits 29 s" in told[0]
+
+
 def test_a_hole_without_an_end(airyard: Any) -> None:
     hole = {"cursor": "1", "attempt": 0, "node": 1, "first_seq": 3, "last_seq": None, "bytes": None}
     found = [{"type": "GAP", **hole, "reason": "machine h2 was lost"}, events()[-1]]
