@@ -9,6 +9,7 @@ Owns: which stories, how often, the table. Must not know: what happens in them.
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import statistics
 import subprocess
@@ -18,8 +19,9 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 OFTEN = (
@@ -62,6 +64,16 @@ def take_in(report: Path, seen: dict[str, Seen]) -> list[str]:
         for told in case.iter("property"):
             one.told[told.get("name") or ""].append(float(told.get("value") or 0))
     return problems
+
+
+def count_in(tally: Mapping[str, Any], seen: dict[str, Seen]) -> None:
+    """Add what another soak has seen."""
+    for name, found in tally.items():
+        one = seen[name]
+        one.passes += found["passes"]
+        one.seconds += found["seconds"]
+        for what, values in found["told"].items():
+            one.told[what] += values
 
 
 def story_name(test: str) -> str:
@@ -110,8 +122,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run the failure stories over and over.")
     parser.add_argument("--count", type=int, default=20, help="rounds of partitions and killed servers")
     parser.add_argument("--only", default="", help="only stories whose place contains this text")
+    parser.add_argument(
+        "--tally",
+        type=Path,
+        action="append",
+        default=[],
+        help="files to which earlier soaks wrote what they saw: counted in; the first is written after each round",
+    )
     given = parser.parse_args()
     seen: dict[str, Seen] = defaultdict(Seen)
+    for file in given.tally:
+        if file.exists():
+            count_in(json.loads(file.read_text()), seen)
     # A short path: Ray's sockets lie below it.
     folder = Path(tempfile.mkdtemp(prefix="soak"))
     seldom = max(1, given.count // SHARE)
@@ -125,6 +147,8 @@ def main() -> int:
         report = run_round(stories, place)
         problems = take_in(report, seen) if report.exists() else ["pytest wrote no report"]
         print(f"round {number + 1} of {given.count}: {'; '.join(problems) or 'all passed'}", flush=True)
+        if given.tally:
+            given.tally[0].write_text(json.dumps({name: asdict(one) for name, one in seen.items()}))
         if problems or not seen:
             print(f"{table(seen)}\n\nstopped; everything of this round is in {place}")
             return 1
