@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -82,7 +84,8 @@ def count_in(tally: Mapping[str, Any], seen: dict[str, Seen]) -> None:
 
 def story_name(test: str) -> str:
     """Return a test's name as people read it."""
-    return test.removeprefix("test_").replace("_", " ")
+    once = re.sub(r"(\[|-)time\d+\]$", lambda found: "" if found[1] == "[" else "]", test)
+    return once.removeprefix("test_").replace("_", " ")
 
 
 def table(seen: Mapping[str, Seen]) -> str:
@@ -102,8 +105,8 @@ def spread(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.1f}, {max(values):.1f}"
 
 
-def run_round(stories: Sequence[str], folder: Path) -> Path:
-    """Run stories once, their files below ``folder``; return the report."""
+def run_round(stories: Sequence[str], folder: Path, each: int) -> Path:
+    """Run stories ``each`` times on one fleet, their files below ``folder``; return the report."""
     report = folder / "report.xml"
     command = [
         sys.executable,
@@ -116,7 +119,13 @@ def run_round(stories: Sequence[str], folder: Path) -> Path:
     ]
     with (folder / "output.txt").open("wb") as output:
         subprocess.run(
-            [*command, "-x"], cwd=ROOT, stdout=output, stderr=output, stdin=subprocess.DEVNULL, check=False
+            [*command, "-x"],
+            cwd=ROOT,
+            env={**os.environ, "STORY_TIMES": str(each)},
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            check=False,
         )
     return report
 
@@ -133,6 +142,7 @@ def main() -> int:
         default=[],
         help="files to which earlier soaks wrote what they saw: counted in; the first is written after each round",
     )
+    parser.add_argument("--each", type=int, default=1, help="how often a story is told on the same fleet")
     given = parser.parse_args()
     seen: dict[str, Seen] = defaultdict(Seen)
     for file in given.tally:
@@ -140,17 +150,18 @@ def main() -> int:
             count_in(json.loads(file.read_text()), seen)
     # A short path: Ray's sockets lie below it.
     folder = Path(tempfile.mkdtemp(prefix="soak"))
-    seldom = max(1, given.count // SHARE)
+    rounds = -(-given.count // given.each)
+    seldom = max(1, rounds // SHARE)
     began_s = time.monotonic()
-    for number in range(given.count):
+    for number in range(rounds):
         stories = [one for one in (*OFTEN, *(SELDOM if number < seldom else ())) if given.only in one]
         if not stories:
             continue  # without a name pytest would run everything
         place = folder / str(number)
         place.mkdir()
-        report = run_round(stories, place)
+        report = run_round(stories, place, given.each)
         problems = take_in(report, seen) if report.exists() else ["pytest wrote no report"]
-        print(f"round {number + 1} of {given.count}: {'; '.join(problems) or 'all passed'}", flush=True)
+        print(f"round {number + 1} of {rounds}: {'; '.join(problems) or 'all passed'}", flush=True)
         if given.tally:
             given.tally[0].write_text(json.dumps({name: one.as_json() for name, one in seen.items()}))
         if problems or not seen:
@@ -158,7 +169,7 @@ def main() -> int:
             return 1
         shutil.rmtree(place)
     folder.rmdir()
-    print(f"{table(seen)}\n\n{given.count} rounds in {(time.monotonic() - began_s) / 60:.0f} min")
+    print(f"{table(seen)}\n\n{rounds} rounds in {(time.monotonic() - began_s) / 60:.0f} min")
     return 0
 
 

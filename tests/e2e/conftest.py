@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -13,6 +14,14 @@ import pytest
 from e2e.yard import Yard
 
 _count = itertools.count()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tell each story STORY_TIMES times on the same yard: for the soak, since a fleet takes long to start."""
+    times = int(os.environ.get("STORY_TIMES", "1"))
+    if times > 1:
+        metafunc.fixturenames.append("story_time")
+        metafunc.parametrize("story_time", range(times), ids=[f"time{number}" for number in range(times)])
 
 
 @pytest.fixture(scope="session")
