@@ -177,10 +177,12 @@ class Story:
         return [str(member["machine"]) for member in self.run()["attempts"][attempt]["members"]]
 
     def await_attempt(self, attempt: int, timeout: float = 60) -> None:
-        """Wait until every process of an attempt lives and a step has ended."""
+        """Wait until every process of an attempt has left a first stamp."""
         wanted = 3 * self.nodes
         wait_for(
-            lambda: len(list(self.folder.glob(f"stamps.{attempt}.*"))) == wanted,
+            lambda: (
+                sum("\n" in path.read_text() for path in self.folder.glob(f"stamps.{attempt}.*")) == wanted
+            ),
             timeout=timeout,
             what=f"attempt {attempt} of run {self.run_id}",
         )
