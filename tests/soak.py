@@ -84,7 +84,7 @@ def count_in(tally: Mapping[str, Any], seen: dict[str, Seen]) -> None:
 
 def story_name(test: str) -> str:
     """Return a test's name as people read it."""
-    once = re.sub(r"(\[|-)time\d+\]$", lambda found: "" if found[1] == "[" else "]", test)
+    once = re.sub(r"\[time\d+-", "[", re.sub(r"-time\d+\]$", "]", re.sub(r"\[time\d+\]$", "", test)))
     return once.removeprefix("test_").replace("_", " ")
 
 
