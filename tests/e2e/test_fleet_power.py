@@ -84,6 +84,10 @@ def test_a_power_off_and_one_that_takes_the_disk_along(fleet: StormyFleet, told:
     wait_for(
         lambda: {len(story.run()["attempts"]) for story in (kept, bare)} == {1, 2}, 60, what="another attempt"
     )
+    # A machine without its old disk is let in only once nothing of it may be alive.
+    wait_for(
+        lambda: all(story.run()["attempts"][0]["outcome"] for story in (kept, bare)), 60, what="both lost"
+    )
     for number in numbers:
         fleet.hosts.restore_power(number)
     fleet.join_again(*hosts)
