@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from e2e.hosts import Host, Hosts
+import pytest
+
+from e2e.hosts import Host, Hosts, why_not
 from e2e.yard import Yard
+
+F = TypeVar("F", bound="Fleet")
 
 
 class Fleet(Yard):
@@ -100,3 +106,30 @@ class Fleet(Yard):
     def remove_temporary(self) -> None:
         """Remove what Ray wrote, once the hosts are off."""
         shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+def await_hosts(make_yard: Callable[..., Yard]) -> None:
+    """Skip where hosts cannot be; build the environment here, for they reach nothing but each other."""
+    if (reason := why_not()) is not None:
+        pytest.skip(f"no hosts made of namespaces here: {reason}")
+    alone = make_yard()
+    alone.ended(alone.submit("true"))
+    alone.close()
+
+
+@contextlib.contextmanager
+def fleet_on_hosts(
+    count: int,
+    make: Callable[[Hosts], F],
+    make_yard: Callable[..., Yard],
+) -> Iterator[F]:
+    """Make a fleet on ``count`` hosts and start its server. Skips where hosts cannot be."""
+    await_hosts(make_yard)
+    with contextlib.ExitStack() as parts:
+        hosts = Hosts(count)
+        made = make(hosts)
+        parts.callback(made.remove_temporary)
+        parts.callback(hosts.close)
+        made.up()
+        parts.callback(made.close)
+        yield made

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
-
-from e2e.hosts import Host, Hosts, why_not
+from e2e.fleet import await_hosts
+from e2e.hosts import Host, Hosts
 from e2e.stories import StormyFleet
 from e2e.yard import Yard, wait_for
 from postgres_server import PostgresServer
@@ -163,12 +162,7 @@ def standby_fleet(
     postgres: PostgresServer,
 ) -> Iterator[StandbyFleet]:
     """Make a fleet whose leader is on h0, with so many hosts that only run members. Skips where hosts cannot be."""
-    if (reason := why_not()) is not None:
-        pytest.skip(f"no hosts made of namespaces here: {reason}")
-    # The hosts reach nothing but each other, so the environment is built where there is a network.
-    alone = make_yard()
-    alone.ended(alone.submit("true"))
-    alone.close()
+    await_hosts(make_yard)
     with contextlib.ExitStack() as parts:
         hosts = Hosts(BACKGROUND + 1 + members)
         made = StandbyFleet(hosts, folder, cache, postgres.make_database())

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from e2e.fleet import Fleet
-from e2e.hosts import Host, Hosts, why_not
+from e2e.fleet import Fleet, fleet_on_hosts
+from e2e.hosts import Host, Hosts
 from e2e.yard import Yard, wait_for
 
 TRAINING = Path(__file__).with_name("stamped_training.py")
@@ -128,19 +128,9 @@ def stormy_fleet(
     before: Callable[[StormyFleet], None] = lambda fleet: None,
 ) -> Iterator[StormyFleet]:
     """Make a fleet of h0 and ``count`` hosts; ``before`` is called before they join. Skips where hosts cannot be."""
-    if (reason := why_not()) is not None:
-        pytest.skip(f"no hosts made of namespaces here: {reason}")
-    # The hosts reach nothing but each other, so the environment is built where there is a network.
-    alone = make_yard()
-    alone.ended(alone.submit("true"))
-    alone.close()
-    with contextlib.ExitStack() as parts:
-        hosts = Hosts(1 + count)
-        made = StormyFleet(hosts, folder, cache, lease_s=lease_s)
-        parts.callback(made.remove_temporary)
-        parts.callback(hosts.close)
-        made.up()
-        parts.callback(made.close)
+    with fleet_on_hosts(
+        1 + count, lambda hosts: StormyFleet(hosts, folder, cache, lease_s=lease_s), make_yard
+    ) as made:
         before(made)
         made.join_first()
         yield made

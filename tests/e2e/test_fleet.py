@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import time
@@ -12,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.fleet import Fleet
-from e2e.hosts import Hosts, why_not
+from e2e.fleet import Fleet, fleet_on_hosts
 from e2e.test_main_job import RENDEZVOUS
 from e2e.yard import Yard, wait_for
 
@@ -25,19 +23,9 @@ AGENT, RAYLET = r"airyard\.node\.agent", r"/raylet "
 def fleet(
     tmp_path_factory: pytest.TempPathFactory, make_yard: Callable[..., Yard], environment_cache: Path
 ) -> Iterator[Fleet]:
-    if (reason := why_not()) is not None:
-        pytest.skip(f"no hosts made of namespaces here: {reason}")
-    # The hosts reach nothing but each other, so the environment is built where there is a network.
-    alone = make_yard()
-    alone.ended(alone.submit("true"))
-    alone.close()
-    with contextlib.ExitStack() as parts:
-        hosts = Hosts(3)
-        made = Fleet(hosts, tmp_path_factory.mktemp("fleet"), environment_cache)
-        parts.callback(made.remove_temporary)
-        parts.callback(hosts.close)
-        made.up()
-        parts.callback(made.close)
+    folder = tmp_path_factory.mktemp("fleet")
+    with fleet_on_hosts(3, lambda hosts: Fleet(hosts, folder, environment_cache), make_yard) as made:
+        hosts = made.hosts
         with ThreadPoolExecutor() as pool:
             joins = [pool.submit(made.join, hosts[1], "--label", "rack=r1", "--pool", "p1")]
             joins.append(pool.submit(made.join, hosts[2]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from certificates import Authority
-from e2e.fleet import Fleet
-from e2e.hosts import Hosts, why_not
+from e2e.fleet import Fleet, fleet_on_hosts
+from e2e.hosts import Hosts
 from e2e.yard import Yard
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -54,20 +53,11 @@ class TlsFleet(Fleet):
 def fleet(
     tmp_path_factory: pytest.TempPathFactory, make_yard: Callable[..., Yard], environment_cache: Path
 ) -> Iterator[TlsFleet]:
-    if (reason := why_not()) is not None:
-        pytest.skip(f"no hosts made of namespaces here: {reason}")
-    # The hosts reach nothing but each other, so the environment is built where there is a network.
-    alone = make_yard()
-    alone.ended(alone.submit("true"))
-    alone.close()
-    with contextlib.ExitStack() as parts:
-        hosts = Hosts(2)
-        folder = tmp_path_factory.mktemp("tls")
-        made = TlsFleet(hosts, folder, environment_cache, Authority(folder))
-        parts.callback(made.remove_temporary)
-        parts.callback(hosts.close)
-        made.up()
-        parts.callback(made.close)
+    folder = tmp_path_factory.mktemp("tls")
+    authority = Authority(folder)
+    with fleet_on_hosts(
+        2, lambda hosts: TlsFleet(hosts, folder, environment_cache, authority), make_yard
+    ) as made:
         yield made
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import airyard
-from e2e.fleet import Fleet
-from e2e.hosts import Hosts, why_not
+from e2e.fleet import Fleet, fleet_on_hosts
+from e2e.hosts import Hosts
 from e2e.yard import Yard, wait_for
 from older_release import make_release, other_version
 
@@ -23,20 +22,15 @@ def fleet(
     tmp_path_factory: pytest.TempPathFactory, make_yard: Callable[..., Yard], environment_cache: Path
 ) -> Iterator[Fleet]:
     """A fleet of one machine, of the release before."""
-    if (reason := why_not()) is not None:
-        pytest.skip(f"no hosts made of namespaces here: {reason}")
-    alone = make_yard()
-    alone.ended(alone.submit("true"))
-    alone.close()
-    with contextlib.ExitStack() as parts:
-        hosts = Hosts(2)
-        made = Fleet(hosts, tmp_path_factory.mktemp("upgraded-fleet"), environment_cache)
-        parts.callback(made.remove_temporary)
-        parts.callback(hosts.close)
-        made.set(PYTHONPATH=str(make_release(tmp_path_factory.mktemp("older"), -1)))
-        made.up()
-        parts.callback(made.close)
-        made.join(hosts[1])
+    folder, older = tmp_path_factory.mktemp("upgraded-fleet"), tmp_path_factory.mktemp("older")
+
+    def make(hosts: Hosts) -> Fleet:
+        made = Fleet(hosts, folder, environment_cache)
+        made.set(PYTHONPATH=str(make_release(older, -1)))
+        return made
+
+    with fleet_on_hosts(2, make, make_yard) as made:
+        made.join(made.hosts[1])
         yield made
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.fleet import Fleet
-from e2e.hosts import Host, Hosts, why_not
+from e2e.fleet import Fleet, await_hosts
+from e2e.hosts import Host, Hosts
 from e2e.yard import Yard, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -34,11 +34,7 @@ def kind(name: str) -> dict[str, Any]:
 def fleet(
     tmp_path_factory: pytest.TempPathFactory, make_yard: Callable[..., Yard], environment_cache: Path
 ) -> Iterator[Fleet]:
-    if (reason := why_not()) is not None:
-        pytest.skip(f"no hosts made of namespaces here: {reason}")
-    alone = make_yard()
-    alone.ended(alone.submit("true"))
-    alone.close()
+    await_hosts(make_yard)
     with contextlib.ExitStack() as parts:
         hosts = Hosts(2)
         made = Fleet(hosts, tmp_path_factory.mktemp("kept"), environment_cache)
