@@ -49,6 +49,8 @@ class OrderDesk:
     yard: str = ""
     allow_root: bool = False
     """Whether a run's Unix account may be root."""
+    asks_for_account: Callable[[str], bool] = lambda pool: False
+    """Whether runs in a pool must have a Unix account now: one that was queued before that has none."""
 
     def orders(
         self,
@@ -62,7 +64,13 @@ class OrderDesk:
         """Return the member's orders with numbers above ``after``, in order; ``pool`` has its prolog and epilog."""
         out: list[dict[str, Any]] = []
         if after < PREPARE_NUMBER:
-            out.append({**self._prepare(run, attempt, member, node), **_around(run, member, pool)})
+            prepare = self._prepare(run, attempt, member, node)
+            if pool is not None and not run.unix_user and self.asks_for_account(pool.name):
+                prepare["problem"] = (
+                    f"pool {pool.name} asks for a Unix account of its own since this run was submitted, and it has "
+                    "none: submit it again"
+                )
+            out.append({**prepare, **_around(run, member, pool)})
         for order in attempt.orders:
             if order.number > after:
                 out.append(self._order(run, attempt, order))

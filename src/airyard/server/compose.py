@@ -376,6 +376,7 @@ class Server:
             tracking_uri=f"{url}/mlflow",
             yard=self._premises.yard_id(),
             allow_root=self._config.people.allow_root,
+            asks_for_account=lambda pool: self._people.current().asks_for_account(pool),
         )
 
         @contextlib.asynccontextmanager

@@ -189,6 +189,7 @@ class LoginDesk:
         raise Denied(
             f"this yard trusts no job called {claims['sub'][:200]!r}",
             code="LOGIN_NOT_ALLOWED",
+            details={"user": claims["sub"][:200]},
             fix="an admin of this yard lists the subjects that it trusts in [[people.oidc.services]]",
         )
 

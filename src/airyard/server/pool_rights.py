@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airyard.app.control import Control
+from airyard.core.access.people import RunAs
 from airyard.core.access.principals import Principal
 from airyard.core.access.roles import Thing, Verb
 from airyard.core.access.table import Facts, allowed
@@ -29,6 +30,8 @@ def check_pool(
     ``NO_UNIX_USER``.
     """
     people = context.access.people()
+    if people.run_as is RunAs.USER and not account:
+        raise no_account(workload.run_as or principal.name)
     if not people.pools:
         return workload
     compute = workload.compute

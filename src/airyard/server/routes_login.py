@@ -182,11 +182,7 @@ async def give_token(
     if note is not None:
         note.object = welcome.user
     person = context.access.people().holder(token)
-    if (
-        person is None
-        or (job and person.kind is not Kind.SERVICE)
-        or (not job and person.kind is Kind.SERVICE)
-    ):
+    if person is None:
         raise Denied(
             f"{welcome.user} does not get in here: the users file "
             + (

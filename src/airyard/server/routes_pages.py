@@ -28,7 +28,7 @@ router = APIRouter(include_in_schema=False)
 async def open_page(context: Context, request: Request, code: str, to: str = HOME_PAGE) -> RedirectResponse:
     """Change a one-time code for a session, and go to a page."""
     answer = RedirectResponse(_own_page(to), status_code=303)
-    _set_session(answer, request, context.access.redeem(code))
+    _set_session(answer, context.access.redeem(code), secure=request.url.scheme == "https")
     return answer
 
 
@@ -83,7 +83,9 @@ async def callback(
     answer = _page(
         "Logged in", f"You are logged in as {token.user}.", link=_own_page(welcome.back_to), follow=True
     )
-    _set_session(answer, request, context.access.session(token.token_id))
+    # The scheme that people see: a proxy may have ended TLS before this server.
+    secure = context.url.startswith("https:")
+    _set_session(answer, context.access.session(token.token_id), secure=secure)
     answer.delete_cookie(LOGIN_COOKIE, path="/login")
     return answer
 
@@ -111,14 +113,21 @@ class ToLogin:
 
         await self._app(scope, receive, send_or_turn)
         if turned_away:
-            to = quote(str(scope["path"]), safe="")
+            query = f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else ""
+            to = quote(f"{scope['path']}{query}", safe="")
             await RedirectResponse(f"/login?to={to}", status_code=303)(scope, receive, send)
 
 
 def _opens_a_page(scope: Scope) -> bool:
-    accepts = next((value for name, value in scope["headers"] if name == b"accept"), b"")
+    headers = dict(scope["headers"])
+    if b"authorization" in headers:
+        return False  # a program, whose refusal is told and audited
     path = str(scope["path"])
-    return scope["method"] == "GET" and path.startswith("/mlflow") and b"text/html" in accepts
+    return (
+        scope["method"] == "GET"
+        and path.startswith("/mlflow")
+        and b"text/html" in headers.get(b"accept", b"")
+    )
 
 
 def _own_page(to: str) -> str:
@@ -127,13 +136,13 @@ def _own_page(to: str) -> str:
     return to if plain else HOME_PAGE
 
 
-def _set_session(answer: Response, request: Request, session: str) -> None:
+def _set_session(answer: Response, session: str, *, secure: bool) -> None:
     answer.set_cookie(
         SESSION_COOKIE,
         session,
         httponly=True,
         samesite="strict",
-        secure=request.url.scheme == "https",
+        secure=secure,
         max_age=int(SESSION_S),
     )
 

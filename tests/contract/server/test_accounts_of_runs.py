@@ -68,6 +68,17 @@ def test_a_yard_gives_every_run_the_account_of_its_user(yard: AccessYard) -> Non
     play(scene())
 
 
+def test_what_was_submitted_before_accounts_does_not_come_back_without_one(yard: AccessYard) -> None:
+    async def scene() -> None:
+        async with yard.as_user("bob") as bob:
+            before = await submit(bob)
+            await bob.post(f"/runs/{before['run_id']}/cancel")
+            yard.users = replace(yard.users, run_as=RunAs.USER)
+            assert refused(await bob.post(f"/runs/{before['run_id']}/resume")) == "NO_UNIX_USER"
+
+    play(scene())
+
+
 def test_no_node_that_cannot_switch_is_taken(yard: AccessYard) -> None:
     yard.users = replace(yard.users, run_as=RunAs.USER)
 

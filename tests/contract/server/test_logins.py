@@ -391,6 +391,8 @@ def test_jobs_get_in_with_good_tokens_of_their_system_alone(yard: LoginYard, pro
         assert nearly.status_code == 200, "clocks may differ by half a minute"
         yard.users = People(owner="ada", known={"nightly": Person(name="nightly")}, declared=True)
         assert (await yard.as_service(provider.token())).status_code == 403, "a person is no service"
+        async with yard.client_of(good.json()["secret"]) as client:
+            assert (await client.get("/whoami")).status_code == 401, "nor is one that was"
         yard.users = People(owner="ada", declared=True)
         assert (await yard.as_service(provider.token())).status_code == 403
         async with yard.client_of(good.json()["secret"]) as client:
@@ -488,7 +490,13 @@ def test_a_page_without_a_session_leads_to_the_login(yard: LoginYard) -> None:
         async with yard.anybody() as client:
             sent = await client.get("/mlflow/", headers={"accept": "text/html,*/*"})
             assert (sent.status_code, sent.headers["location"]) == (303, "/login?to=%2Fmlflow%2F")
+            sent = await client.get("/mlflow/a?b=c&d=e", headers={"accept": "text/html"})
+            assert sent.headers["location"] == "/login?to=%2Fmlflow%2Fa%3Fb%3Dc%26d%3De"
             assert (await client.get("/mlflow/version")).status_code == 401, "programs are told, not sent"
+            given = {"accept": "text/html", "authorization": "Bearer guessed"}
+            assert (await client.get("/mlflow/", headers=given)).status_code == 401, (
+                "a refusal, for the audit"
+            )
             wrong = await client.get("/api/v1/runs", headers={"accept": "text/html"})
             assert wrong.status_code == 401
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from airyard.app.orders import OrderDesk
@@ -33,6 +34,27 @@ def test_each_command_comes_with_its_limit_and_what_it_is_told() -> None:
     order = prepare(pool)
     assert (order["prolog"], order["epilog"]) == ({"command": "check", "timeout_s": 1.5}, None)
     assert order["around"] == {"node": "n1", "pool": "h100", "owner": "ada", "project": "default"}
+
+
+def test_a_run_from_before_accounts_is_told_to_come_again_where_they_are_asked_for() -> None:
+    desk = replace(DESK, asks_for_account=lambda pool: pool == "managed")
+    yard = Yard(node("n1"))
+    run_id = yard.submit(workload())
+    yard.place()
+    run, attempt = yard.run(run_id), yard.attempt(run_id)
+    told = {
+        name: desk.orders(
+            run,
+            attempt,
+            attempt.members[0],
+            yard.state.nodes["n1"],
+            0,
+            PoolPolicy(name=name, accelerator="GPU_8xH100"),
+        )[0]["problem"]
+        for name in ("managed", "open")
+    }
+    assert "pool managed asks for a Unix account" in told["managed"]
+    assert "Unix account" not in (told["open"] or "")
 
 
 def test_an_exit_says_which_command_found_the_node_unfit() -> None:

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from airyard.core import commands as c
-from airyard.core.access.roles import Kind, Scope
+from airyard.core.access.logins import Login
+from airyard.core.access.roles import Kind, Role, Scope
 from airyard.core.access.tokens import KEPT_MS, Token
-from airyard.core.errors import Conflict, Denied, NotFound
+from airyard.core.decide.tokening import MOST_TOKENS
+from airyard.core.errors import Conflict, Denied, NotFound, Unavailable
 from airyard.core.state import ClusterState
 from core_yard import START_MS, Yard, node, workload
 
@@ -112,3 +114,25 @@ def test_tokens_are_taken_back_once_and_forgotten_in_the_end() -> None:
     yard.do(c.CreateToken(token=replace(TOKEN, token_id="k3", name="other")))
     assert set(yard.state.tokens) == {"k2", "k3"}
     assert ClusterState.from_json(yard.state.to_json()) == yard.state
+
+
+def test_old_tokens_do_not_keep_new_ones_out() -> None:
+    yard = Yard(node("n1"))
+    over_ms = yard.now_ms - KEPT_MS - 1
+    old = {
+        f"o{number}": replace(TOKEN, token_id=f"o{number}", name=f"o{number}", expires_ms=over_ms)
+        for number in range(MOST_TOKENS)
+    }
+    yard.state.tokens.update(old)
+    yard.do(c.CreateToken(token=TOKEN))
+    assert set(yard.state.tokens) == {"k1"}
+    yard.state.tokens.update({name: replace(token, expires_ms=None) for name, token in old.items()})
+    with pytest.raises(Unavailable, match="limit"):
+        yard.do(c.CreateToken(token=replace(TOKEN, token_id="k2", name="k2")))
+
+
+def test_a_jobs_token_is_forgotten_soon() -> None:
+    job = replace(TOKEN, expires_ms=START_MS, login=Login(issuer="https://ci", subject="repo", role=None))
+    person = replace(job, login=replace(job.login, role=Role.USER))  # type: ignore[type-var]  # it has one
+    hours = [token.forgettable(START_MS + 2 * 3_600_000) for token in (job, person, TOKEN)]
+    assert hours == [True, False, False]

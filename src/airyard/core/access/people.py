@@ -82,6 +82,7 @@ class People:
         """Return whose token it is as they are now, None when they do not get in any more.
 
         Of somebody who logged in at a provider the file says role and kind, if it names them; groups are those of both.
+        A job's login is a service's, a person's is none, also where the file has changed since.
         """
         login = token.login
         if login is None:
@@ -92,6 +93,8 @@ class People:
             return None
         if named is None:
             return Person(name=token.user, role=login.role or Role.VIEWER, groups=groups)
+        if (login.role is None) != (named.kind is Kind.SERVICE):
+            return None
         found = self.find(token.user) if named.active else None
         return replace(found, groups=found.groups | groups) if found is not None else None
 
@@ -108,4 +111,4 @@ class People:
     def asks_for_account(self, pool: str) -> bool:
         """True when every run in the pool must have a Unix account of its own."""
         rights = self.pools.get(pool.lower())
-        return rights is not None and rights.run_as is RunAs.USER
+        return self.run_as is RunAs.USER or (rights is not None and rights.run_as is RunAs.USER)

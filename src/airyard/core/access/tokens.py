@@ -14,6 +14,8 @@ from airyard.core.access.roles import Kind, Scope
 HOUR_MS = 3_600_000
 KEPT_MS = 30 * 24 * HOUR_MS
 """So long a token that counts no more is still listed."""
+JOB_KEPT_MS = HOUR_MS
+"""A job's token that is over says nothing about anybody: one comes with every job of a CI system."""
 LOGIN_KEPT_MS = 3 * 24 * HOUR_MS
 """So long one of a login: there are many of them."""
 
@@ -46,8 +48,12 @@ class Token:
     def forgettable(self, now_ms: int) -> bool:
         """True when it has not counted for so long that nobody asks for it any more."""
         ends = [end for end in (self.revoked_ms, self.expires_ms) if end is not None]
-        kept_ms = KEPT_MS if self.login is None else LOGIN_KEPT_MS
-        return bool(ends) and now_ms >= min(ends) + kept_ms
+        return bool(ends) and now_ms >= min(ends) + self._kept_ms()
+
+    def _kept_ms(self) -> int:
+        if self.login is None:
+            return KEPT_MS
+        return JOB_KEPT_MS if self.login.role is None else LOGIN_KEPT_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,11 +30,13 @@ def create(state: ClusterState, command: CreateToken, now_ms: int) -> Decision:
             fix="choose another name, or revoke that one first",
         )
     _check_same_person(state, token)
-    if len(state.tokens) >= MOST_TOKENS:
+    # Those that may be forgotten are, once this one is there.
+    kept = sum(not each.forgettable(now_ms) for each in state.tokens.values())
+    if kept >= MOST_TOKENS:
         raise Unavailable(
-            f"this yard has {len(state.tokens)} tokens (limit {MOST_TOKENS})",
+            f"this yard has {kept} tokens (limit {MOST_TOKENS})",
             code="TOO_MANY_TOKENS",
-            fix="revoke those that nobody uses; they go 30 days later",
+            fix="revoke those that nobody uses; they are forgotten 30 days later, those of logins after 3",
         )
     return Decision(events=(TokenCreated(token=token),))
 
