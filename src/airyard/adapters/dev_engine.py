@@ -25,8 +25,9 @@ from typing import Any
 import structlog
 
 from airyard.adapters.agent_dialogue import Dialogue
-from airyard.adapters.dialogues import ASK_S, TIDY_S, Dialogues, SpokenTo, any_ready, ask_all, tidied
+from airyard.adapters.dialogues import ASK_S, TIDY_S, Dialogues, any_ready, ask_all, tidied
 from airyard.adapters.line_stream import READ_BYTES, LineBuffer, Waker
+from airyard.core.actions import ForgetMember, KillMember, ShipLogs, StartMember
 from airyard.ports.engine import Fact, FactSink
 
 SOCKET = "dev.sock"
@@ -48,7 +49,7 @@ class _Connection:
         self.dialogue: Dialogue | None = None
 
 
-class DevEngine(SpokenTo):
+class DevEngine:
     """Implements ``ports.engine.Engine`` for machines that one other process plays."""
 
     def __init__(
@@ -89,6 +90,22 @@ class DevEngine(SpokenTo):
         self._sink = sink
         self._listener = _listen(self._folder / SOCKET)
         self._thread.start()
+
+    def start(self, action: StartMember, token: str) -> None:
+        """See ``Engine``."""
+        self._dialogues.of(action.machine).start(action, token)
+
+    def kill(self, action: KillMember) -> None:
+        """See ``Engine``."""
+        self._dialogues.of(action.machine).kill(action)
+
+    def ship(self, action: ShipLogs, token: str) -> None:
+        """See ``Engine``."""
+        self._dialogues.of(action.machine).ship(action, token)
+
+    def forget(self, action: ForgetMember) -> None:
+        """See ``Engine``."""
+        self._dialogues.of(action.machine).forget(action)
 
     def renew(self) -> None:
         """See ``Engine``."""

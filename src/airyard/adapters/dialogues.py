@@ -12,7 +12,6 @@ from concurrent.futures import wait as wait_for_futures
 from typing import Any
 
 from airyard.adapters.agent_dialogue import Dialogue
-from airyard.core.actions import ForgetMember, KillMember, ShipLogs, StartMember
 
 ASK_S = 10.0
 TIDY_S = 300.0
@@ -35,28 +34,6 @@ class Dialogues:
             if found is None:
                 found = self._all[machine] = self._make(machine)
             return found
-
-
-class SpokenTo:
-    """What engines of many machines have in common: each request goes into the dialogue of its machine."""
-
-    _dialogues: Dialogues
-
-    def start(self, action: StartMember, token: str) -> None:
-        """See ``Engine``."""
-        self._dialogues.of(action.machine).start(action, token)
-
-    def kill(self, action: KillMember) -> None:
-        """See ``Engine``."""
-        self._dialogues.of(action.machine).kill(action)
-
-    def ship(self, action: ShipLogs, token: str) -> None:
-        """See ``Engine``."""
-        self._dialogues.of(action.machine).ship(action, token)
-
-    def forget(self, action: ForgetMember) -> None:
-        """See ``Engine``."""
-        self._dialogues.of(action.machine).forget(action)
 
 
 def ask_all(asked: Iterable[Dialogue], op: str, timeout_s: float, **fields: Any) -> Answers:

@@ -25,10 +25,11 @@ import structlog
 
 from airyard.adapters import ray_command
 from airyard.adapters.agent_dialogue import Dialogue
-from airyard.adapters.dialogues import ASK_S, TIDY_S, Answers, Dialogues, SpokenTo, any_ready, ask_all, tidied
+from airyard.adapters.dialogues import ASK_S, TIDY_S, Answers, Dialogues, any_ready, ask_all, tidied
 from airyard.adapters.line_stream import READ_BYTES, LineBuffer, Waker
 from airyard.adapters.ray_head import RayHead
 from airyard.adapters.ray_node import RayNode
+from airyard.core.actions import ForgetMember, KillMember, ShipLogs, StartMember
 from airyard.core.errors import AiryardError, Unavailable
 from airyard.ports.engine import Fact, FactSink
 
@@ -66,7 +67,7 @@ class _Channel:
     buffer: LineBuffer
 
 
-class RayEngine(SpokenTo):
+class RayEngine:
     """Implements ``ports.engine.Engine`` for the machines of a Ray cluster."""
 
     def __init__(
@@ -134,6 +135,22 @@ class RayEngine(SpokenTo):
         """Have Ray running where that is this server's business, and begin to deliver facts."""
         self._sink = sink
         self._thread.start()
+
+    def start(self, action: StartMember, token: str) -> None:
+        """See ``Engine``."""
+        self._dialogues.of(action.machine).start(action, token)
+
+    def kill(self, action: KillMember) -> None:
+        """See ``Engine``."""
+        self._dialogues.of(action.machine).kill(action)
+
+    def ship(self, action: ShipLogs, token: str) -> None:
+        """See ``Engine``."""
+        self._dialogues.of(action.machine).ship(action, token)
+
+    def forget(self, action: ForgetMember) -> None:
+        """See ``Engine``."""
+        self._dialogues.of(action.machine).forget(action)
 
     def renew(self) -> None:
         """See ``Engine``."""
