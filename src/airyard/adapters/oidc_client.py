@@ -123,23 +123,20 @@ class OidcClient:
     def _post(self, address: str, form: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
         """Send a form as this client; return the status and the JSON of an answer that is not the provider's fault."""
         fields = {**form, "client_id": self.client_id}
-        headers = {"accept": "application/json"}
+        auth: tuple[str, str] | None = None
         if self._secret is not None:
             methods = self.issuer.metadata().get("token_endpoint_auth_methods_supported")
             if not isinstance(methods, list) or "client_secret_basic" in methods:
-                pair = f"{quote(self.client_id, safe='')}:{quote(self._secret, safe='')}"
-                headers["authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
+                auth = quote(self.client_id, safe=""), quote(self._secret, safe="")
             else:
                 fields["client_secret"] = self._secret
         http = self.issuer.http
         try:
-            answer = http.send(http.build_request("POST", address, data=fields, headers=headers), stream=True)
-            try:
+            headers = {"accept": "application/json"}
+            with http.stream("POST", address, data=fields, headers=headers, auth=auth) as answer:
                 if answer.status_code >= 500:
                     raise ValueError(f"it answers with HTTP status {answer.status_code}")
                 return answer.status_code, body_of(answer)
-            finally:
-                answer.close()
         except (httpx.HTTPError, ValueError) as error:
             raise away(self.issuer.url, str(error) or type(error).__name__) from error
 

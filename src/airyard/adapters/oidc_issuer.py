@@ -168,7 +168,9 @@ class Issuer:
         if self._failed is not None and self._clock() < self._failed[0] + self._rest_s:
             raise away(self.url, self._failed[1])
         try:
-            return fetched(self.http.build_request("GET", address), self.http)
+            with self.http.stream("GET", address) as answer:
+                answer.raise_for_status()
+                return body_of(answer)
         except (httpx.HTTPError, ValueError) as error:
             raise self._away(_trouble(error)) from error
 
@@ -176,16 +178,6 @@ class Issuer:
         self._failed = self._clock(), why
         _log.warning("provider_away", issuer=self.url, reason=why)
         return away(self.url, why)
-
-
-def fetched(request: httpx.Request, http: httpx.Client) -> dict[str, Any]:
-    """Send a request; return the JSON object of a good answer. Raises: httpx.HTTPError, ValueError."""
-    answer = http.send(request, stream=True)
-    try:
-        answer.raise_for_status()
-        return body_of(answer)
-    finally:
-        answer.close()
 
 
 def body_of(answer: httpx.Response) -> dict[str, Any]:

@@ -54,7 +54,8 @@ from airyard.server.configured_policy import declare_configured, read_configured
 from airyard.server.context import AccessParts, Principal, ServerContext
 from airyard.server.doors import Doors, keep_ca, named_host, serve
 from airyard.server.effects import Effects
-from airyard.server.engines import EnginePlace, join_own_fleet, make_engine
+from airyard.server.engine_place import EnginePlace
+from airyard.server.engines import join_own_fleet, make_engine
 from airyard.server.estimates import EstimateKeeper
 from airyard.server.garbage import Collector
 from airyard.server.housekeeping import Housekeeper

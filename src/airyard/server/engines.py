@@ -5,7 +5,7 @@ Owns: which engine serves which kind. Must not know: what the engines do, the or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,25 +19,8 @@ from airyard.ports.clock import Clock
 from airyard.ports.engine import Engine
 from airyard.server import routes_fleet
 from airyard.server.config import EngineSection
-from airyard.server.fleet import FleetDesk, FleetPlace, make_ray_engine, own_node
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnginePlace:
-    """Where an engine works: the data folder, and how the server is reached from its runners."""
-
-    home: Path
-    """This server's own data folder."""
-    data_home: Path
-    """The one that it may share with a standby."""
-    host: str
-    url: str
-    urls: str
-    """All servers of the yard, with commas between them."""
-    standby: bool
-    simulate: Mapping[str, int]
-    epoch: Callable[[], int]
-    """The leader's, once it leads."""
+from airyard.server.engine_place import EnginePlace
+from airyard.server.fleet import FleetDesk, make_ray_engine, own_node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +54,12 @@ def make_engine(config: EngineSection, place: EnginePlace) -> EngineParts:
 
 def join_own_fleet(config: EngineSection, place: EnginePlace) -> None:
     """Have the machine of a server in its fleet while the server waits to lead. Raises: as ``make_engine``."""
-    if config.kind == "ray" and (node := own_node(config, _fleet_place(place))) is not None:
+    if config.kind == "ray" and (node := own_node(config, place)) is not None:
         node.ensure()
 
 
 def _ray(config: EngineSection, place: EnginePlace) -> EngineParts:
-    engine = make_ray_engine(config, _fleet_place(place))
+    engine = make_ray_engine(config, place)
 
     def routes(loop: ControlLoop, clock: Clock, by: str) -> APIRouter:
         desk = FleetDesk(
@@ -91,15 +74,3 @@ def _ray(config: EngineSection, place: EnginePlace) -> EngineParts:
         return routes_fleet.router(desk)
 
     return EngineParts(engine=engine, routes=routes)
-
-
-def _fleet_place(place: EnginePlace) -> FleetPlace:
-    return FleetPlace(
-        home=place.home,
-        host=place.host,
-        url=place.url,
-        urls=place.urls,
-        standby=place.standby,
-        simulate=place.simulate,
-        epoch=place.epoch,
-    )

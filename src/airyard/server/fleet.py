@@ -12,7 +12,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -29,6 +29,7 @@ from airyard.core.commands import DrainNodes, EndReservation, MakeReservation, U
 from airyard.core.errors import Conflict, Denied, Fix, UserError
 from airyard.core.policy import Reservation
 from airyard.server.config import EngineSection, RaySection
+from airyard.server.engine_place import EnginePlace
 from airyard.server.join_versions import check_versions
 from airyard.server.journal_place import read_password
 from airyard.server.premises import write_atomically
@@ -42,22 +43,7 @@ UNTIL_NOTE = "it leaves: airyard node join --until"
 LEAVE_NOTE = "it leaves: airyard node leave"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetPlace:
-    """Where a server of a fleet is, and what its machine has."""
-
-    home: Path
-    host: str
-    """Where it listens."""
-    url: str
-    urls: str
-    """With a standby those of all servers, with commas between them."""
-    standby: bool
-    simulate: Mapping[str, int]
-    epoch: Callable[[], int]
-
-
-def make_ray_engine(config: EngineSection, place: FleetPlace) -> RayEngine:
+def make_ray_engine(config: EngineSection, place: EnginePlace) -> RayEngine:
     """Return the engine of a fleet.
 
     Raises: UserError for a Ray that is not there or another, for an address that is not this machine's.
@@ -75,7 +61,7 @@ def make_ray_engine(config: EngineSection, place: FleetPlace) -> RayEngine:
     return RayEngine(
         place.home,
         cluster=_cluster(config, place),
-        server_url=place.urls if place.standby else place.url,
+        server_url=place.urls,
         # Beside a head elsewhere this machine is one of the others, known by its offer to whoever leads.
         own_offer=offer if config.ray.here and not with_head else None,
         here=config.ray.here,
@@ -85,7 +71,7 @@ def make_ray_engine(config: EngineSection, place: FleetPlace) -> RayEngine:
     )
 
 
-def own_node(config: EngineSection, place: FleetPlace) -> RayNode | None:
+def own_node(config: EngineSection, place: EnginePlace) -> RayNode | None:
     """Return the Ray node of a server's machine whose head is elsewhere. Raises: UserError as ``make_ray_engine``."""
     if config.ray.head is None:
         return None
@@ -109,7 +95,7 @@ def own_node(config: EngineSection, place: FleetPlace) -> RayNode | None:
         )
 
 
-def _cluster(config: EngineSection, place: FleetPlace) -> Cluster:
+def _cluster(config: EngineSection, place: EnginePlace) -> Cluster:
     folder = place.home / "server" / "ray"
     ray, address = config.ray, _address(config, place)
     if ray.head is None and ray.address is None:
@@ -126,7 +112,7 @@ def _cluster(config: EngineSection, place: FleetPlace) -> Cluster:
     )
 
 
-def _own_offer(config: EngineSection, place: FleetPlace) -> dict[str, Any]:
+def _own_offer(config: EngineSection, place: EnginePlace) -> dict[str, Any]:
     return {
         "simulate": dict(place.simulate),
         "cpu_slots": config.cpu_slots,
@@ -136,7 +122,7 @@ def _own_offer(config: EngineSection, place: FleetPlace) -> dict[str, Any]:
     }
 
 
-def _address(config: EngineSection, place: FleetPlace) -> str:
+def _address(config: EngineSection, place: EnginePlace) -> str:
     return config.ray.node_ip or node_address(place.host)
 
 

@@ -6,11 +6,12 @@ service. Must not know: routes, tokens of this yard. Calls that ask the provider
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -25,6 +26,8 @@ from airyard.server.config_oidc import OidcSection, ServiceTrust, read_secret
 LIFE_S = 600.0
 MOST = 2000
 MOST_OF_ADDRESS = 200
+MOST_ASKING = 64
+"""Requests that wait for a provider at a time: anybody may make them, and one that hangs holds each for seconds."""
 MOST_TOKEN_CHARS = 64 * 1024
 THREADS = 8
 
@@ -68,6 +71,7 @@ class LoginDesk:
         """Where calls that ask a provider run: one that hangs keeps no other request waiting."""
         self._section = section
         self._clock = clock
+        self._asking = 0
         self._lock = threading.Lock()
         self._pending: dict[str, Pending] = {}
         self._rules: LoginRules = section.rules()
@@ -81,6 +85,22 @@ class LoginDesk:
             secret = read_secret(section.client_secret_file)
             issuer = self._issuers[section.issuer]
             self._client = OidcClient(issuer, section.client_id, secret, section.scopes)
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Count one who asks the provider. Only on the event loop's thread. Raises: Unavailable over the limit."""
+        if self._asking >= MOST_ASKING:
+            raise Unavailable(
+                f"{self._asking} logins are waiting for the provider (limit {MOST_ASKING})",
+                code="TOO_MANY_LOGINS",
+                retry_after_ms=10_000,
+                fix="wait a moment; the provider may be slow to answer",
+            )
+        self._asking += 1
+        try:
+            yield
+        finally:
+            self._asking -= 1
 
     @property
     def token_ms(self) -> int:

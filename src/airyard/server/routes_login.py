@@ -132,8 +132,9 @@ def address_of(request: Request) -> str:
 
 
 async def apart(desk: LoginDesk, work: Callable[[], T]) -> T:
-    """Do what asks a provider, and may take long, in the desk's own threads."""
-    return await asyncio.get_running_loop().run_in_executor(desk.pool, work)
+    """Do what asks a provider, and may take long, in the desk's own threads. Raises: Unavailable when too many do."""
+    with desk.turn():
+        return await asyncio.get_running_loop().run_in_executor(desk.pool, work)
 
 
 async def noted_welcome(request: Request, desk: LoginDesk, work: Callable[[], T]) -> T:

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives import serialization
 from access_yard import AccessYard
 from airyard.core.access.people import People, Person
 from airyard.core.access.roles import Kind, Role
+from airyard.core.errors import Unavailable
 from airyard.server.auth import unauthenticated
 from airyard.server.config_oidc import OidcSection, ServiceTrust
 from airyard.server.logins import LoginDesk
@@ -530,3 +531,23 @@ def test_logins_that_nobody_finishes_are_bounded(yard: LoginYard, monkeypatch: p
             assert (full.status_code, full.json()["error_code"]) == (503, "TOO_MANY_LOGINS")
 
     play(scene())
+
+
+def test_strangers_who_wait_for_a_provider_are_bounded(
+    yard: LoginYard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airyard.server.logins.MOST_ASKING", 0)
+
+    async def scene() -> None:
+        async with yard.anybody() as client:
+            full = await client.post("/api/v1/login/browser", json={"port": PORT})
+            assert (full.status_code, full.json()["error_code"]) == (503, "TOO_MANY_LOGINS")
+
+    play(scene())
+    desk = yard.context.access.logins
+    assert desk is not None
+    monkeypatch.setattr("airyard.server.logins.MOST_ASKING", 1)
+    with desk.turn(), pytest.raises(Unavailable), desk.turn():
+        pass
+    with desk.turn():
+        pass
