@@ -4,7 +4,7 @@ Owns: what is timed, and the figures. Must not know: how the server does it, how
 
 Real: the server, the agents' and the runners' protocols, the log upload (``docs/operate/dev-fleet.md``). One other
 process plays the machines; on a small machine it takes part of the same cores, so that times are longer than the
-server's own. Each simulated host has 8 GPUs; runners hold leases of 24 s, as with a standby: each asks every 4 s, and
+server's own. Each simulated host has 8 GPUs; runners hold leases of 18 s, as with a standby: each asks every 3 s, and
 every machine with members sends samples every 10 s.
 """
 
@@ -171,7 +171,7 @@ def faults(one: FleetYard, killed: int) -> None:
         _again("agent and runner killed", one, one.strike("kill-runner", killed, names), AGAIN_LIMIT_S)
     with running(one, killed):
         struck = one.strike("power-off", killed, back_after="10m")
-        _again("power-off, the lease of 24 s included", one, struck, FENCED_LIMIT_S)
+        _again("power-off, the lease of 18 s included", one, struck, FENCED_LIMIT_S)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from e2e.yard import Yard, wait_for
 
 TRAINING = Path(__file__).with_name("stamped_training.py")
 LEASE_S = float(os.environ.get("STORY_LEASE_S", "6"))
-"""Short, so that a story is; the server waits 4 s longer. With a standby it is 24 s (docs/leases.md)."""
+"""Short, so that a story is; the server waits 4 s longer. With a standby it is 18 s (docs/leases.md)."""
 ACCELERATOR = "GPU_8xH100"
 AGENT, RAYLET = r"airyard\.node\.agent", r"/raylet "
 
