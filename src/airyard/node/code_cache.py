@@ -64,6 +64,7 @@ class CodeCache:
         OSError, and what ``fetch`` raises.
         """
         folder = self._folder(tree_hash)
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)  # everybody's code: whatever the umask
         lock = self._lock(tree_hash)
         try:
             obtain(

@@ -25,24 +25,31 @@ PASSAGE = 0o711
 """The mode of our folders that others pass on the way to their own: names in there must be known."""
 USERS = "users"
 """The folder of a node's folder in which each account has one of its own, for its environments."""
+_OURS = ("code", "envs")
+"""Folders of a node's folder that are made when first needed, maybe after the way is open."""
 
 
 def open_way(home: Path, node_folder: Path, run: Path) -> None:
     """Let other accounts pass to their own folders below attempts and ``run``, and to nothing else. Raises: OSError.
 
-    A folder that becomes passable for the first time has its other entries closed before: they relied on it. ``run`` is
-    made when it is not there. The folder of an attempt stays closed: who made it opens it, when all in it is ready.
+    A folder that becomes passable for the first time has its other entries closed before: they relied on it. Those of
+    the node's folder are closed each time, and the caches are made here, for they may come later. ``run`` is made when
+    it is not there. The folder of an attempt stays closed: who made it opens it, when all in it is ready.
     """
     users = node_folder / USERS
     for each in (node_folder / "attempts", run.parent, users):
         each.mkdir(mode=0o700, exist_ok=True)
+    for name in _OURS:
+        (node_folder / name).mkdir(mode=0o700, exist_ok=True)
     lock = os.open(node_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         # From below, so that nothing is passable before what lies in it is closed.
         for each in (users, run.parent, node_folder / "attempts"):
             _open_passage(each, but=())
-        _open_passage(node_folder, but=("attempts", run.parent.name, USERS))
+        # Closed though it is passable already: something may have been made in it since.
+        _close_entries(node_folder, but=("attempts", run.parent.name, USERS))
+        node_folder.chmod(PASSAGE)
         _open_passage(home, but=(node_folder.name,))
         run.mkdir(mode=0o700, exist_ok=True)
         run.chmod(PASSAGE)
@@ -53,14 +60,19 @@ def open_way(home: Path, node_folder: Path, run: Path) -> None:
 def _open_passage(folder: Path, *, but: tuple[str, ...]) -> None:
     if stat.S_IMODE(folder.stat().st_mode) == PASSAGE:
         return
+    _close_entries(folder, but=but)
+    folder.chmod(PASSAGE)
+
+
+def _close_entries(folder: Path, *, but: tuple[str, ...]) -> None:
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name in but or entry.is_symlink():
                 continue
             with contextlib.suppress(FileNotFoundError):
                 mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
-                os.chmod(entry.path, mode & 0o700)
-    folder.chmod(PASSAGE)
+                if mode & 0o077:
+                    os.chmod(entry.path, mode & 0o700)
 
 
 def make_folder(path: Path, owner: Identity | None) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
+import tarfile
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
+from airyard.node.code_cache import CodeCache
 from airyard.node.exit_record import AttemptFolder
 from airyard.node.identity import Identity, IdentityRefused, closed_folder, find_identity
 from airyard.node.job_files import give_tree, make_folder, open_way, read_small, remove_tree, write_file
@@ -98,6 +102,30 @@ def test_the_way_is_open_and_all_beside_it_closed(tmp_path: Path) -> None:
     for name in ("server", "node/code", "node/envs", "node/attempts/1.0.0", "node/runs/1", "node/runs/3"):
         assert mode(home / name) & 0o077 == 0, name
     assert mode(home / "config.toml") & 0o077 == 0
+
+
+def test_caches_that_are_filled_after_the_way_is_open_are_closed(tmp_path: Path) -> None:
+    home, node, data = tmp_path / "home", tmp_path / "home" / "node", io.BytesIO()
+    node.mkdir(parents=True)
+    with tarfile.open(fileobj=data, mode="w"):
+        pass
+
+    def fill(stream: BinaryIO) -> None:
+        stream.write(data.getvalue())
+
+    before = os.umask(0o022)
+    try:
+        open_way(home, node, node / "runs" / "1")
+        CodeCache(node / "code").ensure("a" * 16, fill)
+        CodeCache(tmp_path / "other").ensure("a" * 16, fill)
+        (node / "later").mkdir()
+        (node / "envs").chmod(0o755)
+        open_way(home, node, node / "runs" / "2")
+    finally:
+        os.umask(before)
+    assert mode(node) == 0o711
+    for folder in (node / "code", node / "envs", node / "later", tmp_path / "other"):
+        assert mode(folder) == 0o700, folder
 
 
 def test_a_tree_deeper_than_any_stack_goes(tmp_path: Path) -> None:
