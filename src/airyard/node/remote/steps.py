@@ -25,6 +25,8 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 CONNECT_S = 10.0
+SYSTEMD = Path("/run/systemd/system")
+UNITS = Path("/etc/systemd/system")
 KEPT = 2
 """Installations that stay: runs may still be served by the one before."""
 
@@ -140,7 +142,9 @@ def _fill(folder: Path, incoming: Path, asked: dict[str, Any]) -> None:
     if (incoming / "wheelhouse").is_dir():
         source = ["--no-index", "--find-links", str(incoming / "wheelhouse")]
     else:
-        source = ["--index-url", index] if index else []
+        source = []
+        if index:  # by the environment: it may hold a password, and anybody may read a command line
+            variables |= {"UV_DEFAULT_INDEX": index, "PIP_INDEX_URL": index}
     _run(make, variables, folder, "VENV_FAILED")
     _run(
         [*pip, "--require-hashes", *source, "-r", str(incoming / "node.lock")],
@@ -239,7 +243,11 @@ def leave(asked: dict[str, Any], _: IO[bytes]) -> dict[str, Any]:
         within = ["--within", f"{asked['within_s']}s"] if asked["within_s"] else []
         force = ["--force"] if asked["force"] else []
         # A service that was stopped has left already, and runs went on: the members are still to be drained.
-        members = list(_airyard(binary, home, ["node", "leave", *within, *force])["members"])
+        try:
+            members = list(_airyard(binary, home, ["node", "leave", *within, *force])["members"])
+        except Problem:
+            _service(home, "enable")  # it is still in the fleet, and is to be so after a restart
+            raise
     _service(home, "remove")
     purged = bool(asked["purge"]) and not members
     if purged:
@@ -339,13 +347,13 @@ def _unit_file(home: Path) -> tuple[Path, list[str]]:
     usual = home == Path.home() / ".airyard"
     name = "airyard-node" if usual else f"airyard-node-{hashlib.sha256(os.fsencode(home)).hexdigest()[:8]}"
     if os.getuid() == 0:
-        return Path(f"/etc/systemd/system/{name}.service"), ["systemctl"]
+        return UNITS / f"{name}.service", ["systemctl"]
     return Path.home() / ".config" / "systemd" / "user" / f"{name}.service", ["systemctl", "--user"]
 
 
 def _enable(home: Path, binary: str, arguments: list[str]) -> str:
     """Have systemd join again at each start of the machine; return what came of it, in words."""
-    if not Path("/run/systemd/system").is_dir():
+    if not SYSTEMD.is_dir():
         return "no systemd: after a reboot run `airyard fleet add` again"
     path, systemctl = _unit_file(home)
     system = os.getuid() == 0
@@ -365,13 +373,15 @@ def _enable(home: Path, binary: str, arguments: list[str]) -> str:
 
 
 def _service(home: Path, action: str) -> None:
-    """``stop``, ``disable`` (and stop), ``remove``; harmless where there is none."""
+    """``stop``, ``disable`` (and stop), ``enable`` (and start), ``remove``; harmless where there is none."""
     path, systemctl = _unit_file(home)
-    if not path.exists() or not Path("/run/systemd/system").is_dir():
+    if not path.exists() or not SYSTEMD.is_dir():
         return
     os.environ.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     if action == "stop":
         _start([*systemctl, "stop", path.name])
+    elif action == "enable":
+        _start([*systemctl, "enable", "--now", path.name])
     elif action == "disable":
         # Killed, not stopped: what leaves with grace is done by the step itself.
         _start([*systemctl, "disable", path.name])
