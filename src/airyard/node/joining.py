@@ -169,6 +169,8 @@ class Desk:
         self._trust = context_of(ca_file)
         self.url = self._urls[0]
         self._token = token
+        self._proved: set[str] = set()
+        """Servers that have shown that they know the token: no other is sent it."""
 
     @property
     def urls(self) -> str:
@@ -185,13 +187,7 @@ class Desk:
         before_ns = time.time_ns()
         answer = self._ask("GET", f"identify?nonce={nonce}", None, with_token=False)
         after_ns = time.time_ns()
-        proof = hmac.new(self._token.encode(), nonce.encode(), hashlib.sha256).hexdigest()
-        if not hmac.compare_digest(str(answer.get("proof")), proof):
-            raise Denied(
-                f"The server at {self.url} does not know the token of this file: it is another fleet's, or an old one.",
-                code="WRONG_FLEET_TOKEN",
-                fix="Copy server/ray/token from the server's data folder.",
-            )
+        self._judge(self.url, nonce, answer)
         offset_s = (int(answer["time_ns"]) - (before_ns + after_ns) // 2) / 1e9
         doubt_s = (after_ns - before_ns) / 2e9
         if abs(offset_s) - doubt_s > MAX_OFFSET_S:
@@ -201,6 +197,24 @@ class Desk:
                 code="CLOCK_OFFSET",
                 fix="Set both by NTP (`timedatectl set-ntp true`, chrony), then join.",
                 details={"offset_s": round(offset_s, 3)},
+            )
+
+    def _judge(self, url: str, nonce: str, answer: Mapping[str, Any]) -> None:
+        """Note that the server at ``url`` knows the token. Raises: Denied when its answer does not show it."""
+        proof = hmac.new(self._token.encode(), nonce.encode(), hashlib.sha256).hexdigest()
+        if not hmac.compare_digest(str(answer.get("proof")).encode(), proof.encode()):
+            raise Denied(
+                f"The server at {url} does not know the token of this file: it is another fleet's, or an old one.",
+                code="WRONG_FLEET_TOKEN",
+                fix="Copy server/ray/token from the server's data folder.",
+            )
+        self._proved.add(url)
+
+    def _prove(self, url: str) -> None:
+        if url not in self._proved:
+            nonce = secrets.token_hex(16)
+            self._judge(
+                url, nonce, self._ask_one(url, "GET", f"identify?nonce={nonce}", None, with_token=False)
             )
 
     def own_address(self) -> str:
@@ -223,12 +237,19 @@ class Desk:
     ) -> dict[str, Any]:
         """Ask the server that answered last, then the others: one of them leads. Raises: what the last one said."""
         candidates = list(dict.fromkeys((self.url, *self._urls)))
-        problem: Unavailable | None = None
+        problem: AiryardError | None = None
         for url in candidates:
+            try:
+                if with_token:
+                    self._prove(url)
+            except (Denied, Unavailable) as error:
+                problem = error  # another may be the fleet's
+                continue
             try:
                 found = self._ask_one(url, method, what, body, with_token=with_token)
             except Unavailable as error:
                 problem = error
+                self._proved.discard(url)  # another process may have its address next
                 leader = error.details.get("leader")
                 if leader and not with_token and leader not in candidates:
                     candidates.append(str(leader))  # it has to prove itself before it gets the token

@@ -98,6 +98,20 @@ def test_one_that_only_a_stranger_names_must_prove_itself_first(servers: tuple[S
     assert (desk.url, second.told) == (second.url, [None])
 
 
+def test_the_token_goes_to_no_server_that_has_not_proved_itself(servers: tuple[Server, Server]) -> None:
+    first, _ = servers
+    foreign = Server(token="0" * 64)
+    try:
+        assert Desk(f"{foreign.url},{first.url}", TOKEN).post("leave", {})["at"] == first.url
+        with pytest.raises(Denied) as refused:
+            Desk(foreign.url, TOKEN).post("leave", {})
+        assert refused.value.code == "WRONG_FLEET_TOKEN"
+        assert foreign.told == [None, None]
+        assert f"Bearer {TOKEN}" in first.told
+    finally:
+        foreign.close()
+
+
 def test_a_leader_of_another_fleet_is_no_leader(servers: tuple[Server, Server]) -> None:
     first, _ = servers
     foreign = Server(token="0" * 64)
