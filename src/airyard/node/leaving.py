@@ -106,15 +106,28 @@ def leave(
 
 
 def _drain(desk: Desk, name: str, within_s: int, sooner: Callable[[], int | None]) -> None:
-    """Have the server drain this machine's nodes; return once no member is left, or soon after the deadline."""
-    desk.post("leave", {"name": name, "within_s": within_s})
-    deadline = time.monotonic() + within_s
-    while desk.post("leave", {"name": name, "force": True})["members"]:
+    """Have the server drain this machine's nodes; return once no member is left, or soon after the deadline.
+
+    While no server answers, the members are taken to be there. Raises: Unavailable when none does at the very end.
+    """
+    deadline, told = time.monotonic() + within_s, False
+    while True:
+        problem: Unavailable | None = None
+        try:
+            if not told:
+                left_s = max(1, round(deadline - time.monotonic()))
+                desk.post("leave", {"name": name, "within_s": left_s})
+                told = True
+            if not desk.post("leave", {"name": name, "force": True})["members"]:
+                return
+        except Unavailable as error:
+            problem = error  # a server that is started again, or another that takes over
         shorter = sooner()
         if shorter is not None and time.monotonic() + shorter < deadline - 1:
-            desk.post("leave", {"name": name, "within_s": max(shorter, 1)})
-            deadline = time.monotonic() + shorter
+            deadline, told = time.monotonic() + shorter, False
         if time.monotonic() > deadline + _LATE_S:
+            if problem is not None:
+                raise problem
             return
         time.sleep(_LOOK_S)
 

@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from airyard.core.errors import Denied, Unavailable
+from airyard.node import leaving
 from airyard.node.joining import Desk
 
 TOKEN = "f" * 64
@@ -50,7 +51,7 @@ class Server:
                     return
                 nonce = parse_qs(urlsplit(self.path).query).get("nonce", [""])[0]
                 proof = hmac.new(token.encode(), nonce.encode(), hashlib.sha256).hexdigest()
-                self.answer(200, {"proof": proof, "time_ns": time.time_ns(), "at": outer.url})
+                self.answer(200, {"proof": proof, "time_ns": time.time_ns(), "at": outer.url, "members": []})
 
             def answer(self, status: int, body: dict[str, Any]) -> None:
                 data = json.dumps(body).encode()
@@ -123,3 +124,29 @@ def test_a_leader_of_another_fleet_is_no_leader(servers: tuple[Server, Server]) 
         assert foreign.told == [None]
     finally:
         foreign.close()
+
+
+def test_a_drain_outlives_a_server_that_is_away(
+    servers: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaving, "_LOOK_S", 0.01)
+    first, second = servers
+    first.leader = second.leader = "http://nobody.invalid"
+
+    def back() -> None:
+        first.leader = None
+
+    leaving._drain(Desk(f"{first.url},{second.url}", TOKEN), "m1", 600, back)
+    assert first.told[-1] == f"Bearer {TOKEN}"
+
+
+def test_a_drain_that_no_server_ever_answers_fails(
+    servers: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaving, "_LOOK_S", 0.01)
+    monkeypatch.setattr(leaving, "_LATE_S", 0.1)
+    asked = []
+    servers[0].leader = "http://nobody.invalid"
+    with pytest.raises(Unavailable):
+        leaving._drain(Desk(servers[0].url, TOKEN), "m1", 0, lambda: asked.append(1))
+    assert len(asked) > 1
