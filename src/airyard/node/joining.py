@@ -61,6 +61,8 @@ class Wanted:
     until_ms: int | None = None
     allotment: Allotment | None = None
     """How much of the machine it offers; None: what this process was given (``allotment.own``)."""
+    said: tuple[str, ...] = ()
+    """The fields of ``allotment`` that somebody named; the others were found, and may differ at the next start."""
     ca_file: Path | None = None
     """The CA of the server's certificate (PEM), kept for the runs here; None: the system's."""
 
@@ -119,10 +121,8 @@ def adopt(wanted: Wanted) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     desk = Desk(wanted.server, read_token(wanted.token_file), wanted.ca_file)
-    asked = (dict(wanted.labels), dict(wanted.simulate), wanted.cpu_slots)
-    kept = (offer["labels"], offer["simulate"], offer["cpu_slots"])
     elsewhere = {*desk.urls.split(",")}.isdisjoint(str(offer["server_url"]).split(","))
-    if keeper_pid(folder) is None or elsewhere or asked != kept or wanted.name not in ("", offer["machine"]):
+    if keeper_pid(folder) is None or elsewhere or not agrees(wanted, offer):
         return None
     desk.check()
     keep_ca(folder.parent, wanted.ca_file)
@@ -135,6 +135,19 @@ def adopt(wanted: Wanted) -> dict[str, Any] | None:
         "nodes": found["nodes"],
         "allotment": offer.get("allotment"),
     }
+
+
+def agrees(wanted: Wanted, offer: Mapping[str, Any]) -> bool:
+    """Return whether a machine that joined by ``offer`` is as ``wanted``: what is found out at a join is not. Pure."""
+    asked = (dict(wanted.labels), dict(wanted.simulate), wanted.cpu_slots, wanted.network)
+    kept = (offer["labels"], offer["simulate"], offer["cpu_slots"], Wish.from_json(offer.get("network")))
+    named = ((wanted.name, offer["machine"]), (wanted.address, offer["address"]))
+    before = Allotment.from_json(offer.get("allotment"))
+    return (
+        asked == kept
+        and all(new in ("", old) for new, old in named)
+        and all(getattr(wanted.allotment, each) == getattr(before, each) for each in wanted.said)
+    )
 
 
 def wished_address(network: Network, wish: Wish) -> str:

@@ -114,6 +114,7 @@ def _wanted(server: str, token_file: Path, home: Path, given: dict[str, Any]) ->
     from airyard.node.joining import Wanted
     from airyard.node.network import Wish
 
+    said = {"gpus": given["gpus"], "cpus": given["cpus"], "memory_bytes": given["memory"]}
     pool, simulated, until = given["pool"], given["simulated"], given["until"]
     return Wanted(
         server=server,
@@ -128,13 +129,16 @@ def _wanted(server: str, token_file: Path, home: Path, given: dict[str, Any]) ->
         until_ms=_until_ms(until, datetime.now(UTC)) if until else None,
         ca_file=given["ca_file"],
         allotment=_allotment(given["gpus"], given["cpus"], given["memory"]),
+        said=tuple(name for name, value in said.items() if value is not None),
     )
 
 
-def _allotment(gpus: str | None, cpus: float | None, memory: str | None) -> Allotment:
-    """Return what this process was given, with what was said instead."""
+def _allotment(gpus: str | None, cpus: float | None, memory: str | None) -> Allotment | None:
+    """Return what this process was given, with what was said instead; None when nothing was: ``join`` finds it."""
     from airyard.node import allotment
 
+    if gpus is None and cpus is None and memory is None:
+        return None
     found = allotment.own()
     if gpus is not None:
         found = replace(found, gpus=allotment.parse_gpus(gpus))
