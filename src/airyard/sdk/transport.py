@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import http.client
+import ipaddress
 import json
 import os
 import ssl
@@ -358,7 +359,12 @@ def _parse(payload: bytes, url: str) -> Any:
 
 
 def _is_here(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name, whatever it begins with
 
 
 def _proxy(scheme: str, host: str) -> tuple[str, int] | None:
