@@ -116,7 +116,10 @@ def tidy_as(identity: Identity, store: Path, request: Mapping[str, Any]) -> dict
     """Have the account's child remove old environments of its store; return {count, bytes}. Raises: ChildFailed."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        process = _start(identity, theirs, {"PATH": os.environ.get("PATH", "")}, lambda: None)
+        try:
+            process = _start(identity, theirs, {"PATH": os.environ.get("PATH", "")}, lambda: None)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise ChildFailed(f"{store} was not tidied: no process of {identity.name}: {error}") from error
         theirs.close()
         try:
             ours.sendall(_line({**request, "op": "tidy", "store": str(store)}))
