@@ -105,8 +105,14 @@ def spread(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.1f}, {max(values):.1f}"
 
 
-def run_round(stories: Sequence[str], folder: Path, each: int) -> Path:
-    """Run stories ``each`` times on one fleet, their files below ``folder``; return the report."""
+def judge(report: Path, code: int, seen: dict[str, Seen]) -> list[str]:
+    """Return what was wrong in a round: a report without a bad case is not enough when pytest did not end well."""
+    problems = take_in(report, seen) if report.exists() else ["pytest wrote no report"]
+    return problems or ([f"pytest ended with {code}"] if code else [])
+
+
+def run_round(stories: Sequence[str], folder: Path, each: int) -> tuple[Path, int]:
+    """Run stories ``each`` times on one fleet, their files below ``folder``; return the report, and pytest's code."""
     report = folder / "report.xml"
     command = [
         sys.executable,
@@ -118,7 +124,7 @@ def run_round(stories: Sequence[str], folder: Path, each: int) -> Path:
         *("-o", "junit_family=xunit1"),  # what the stories measured is a property of the case
     ]
     with (folder / "output.txt").open("wb") as output:
-        subprocess.run(
+        done = subprocess.run(
             [*command, "-x"],
             cwd=ROOT,
             env={**os.environ, "STORY_TIMES": str(each)},
@@ -127,7 +133,7 @@ def run_round(stories: Sequence[str], folder: Path, each: int) -> Path:
             stdin=subprocess.DEVNULL,
             check=False,
         )
-    return report
+    return report, done.returncode
 
 
 def main() -> int:
@@ -159,8 +165,7 @@ def main() -> int:
             continue  # without a name pytest would run everything
         place = folder / str(number)
         place.mkdir()
-        report = run_round(stories, place, given.each)
-        problems = take_in(report, seen) if report.exists() else ["pytest wrote no report"]
+        problems = judge(*run_round(stories, place, given.each), seen)
         print(f"round {number + 1} of {rounds}: {'; '.join(problems) or 'all passed'}", flush=True)
         if given.tally:
             given.tally[0].write_text(json.dumps({name: one.as_json() for name, one in seen.items()}))
