@@ -8,7 +8,8 @@ import pytest
 
 from airyard.core.errors import UserError
 from airyard.sim.fleet.command import script_of
-from airyard.sim.fleet.faults import Fault, FaultKind, read_faults
+from airyard.sim.fleet.faults import Fault, FaultKind, Injector, read_faults
+from airyard.sim.fleet.machine import Machine, Model
 
 
 def read(folder: Path, text: str) -> tuple[Fault, ...]:
@@ -107,3 +108,17 @@ def test_words_that_cannot_be_read_fail_the_member_and_say_so(words: str) -> Non
     script = script_of(f"train\n# fleet: {words}", 0, 0, 60)
     assert script.problem
     assert (script.behaviour.code, script.behaviour.duration_ms) == (2, 0)
+
+
+def test_a_runner_of_named_machines_is_waited_for(tmp_path: Path) -> None:
+    model = Model(
+        accelerator="GPU_8xH100",
+        model="H100",
+        devices=8,
+        run_seconds=1,
+        folder=tmp_path,
+        socket=tmp_path / "socket",
+    )
+    idle = Machine(model, "dev-0001", "127.0.0.1", lambda *_, **__: None)
+    fault = Fault(kind=FaultKind.KILL_RUNNER, machines=("dev-0001",))
+    assert not Injector([idle], 1).strike(fault), "nothing was killed"

@@ -208,7 +208,8 @@ class Injector:
 
     def _drawn(self, fault: Fault) -> list[Machine]:
         if isinstance(fault.machines, tuple):
-            return [self._machines[name] for name in fault.machines if not self._machines[name].off]
+            named = [self._machines[name] for name in fault.machines if not self._machines[name].off]
+            return [each for each in named if each.members or fault.kind is not FaultKind.KILL_RUNNER]
         well = [machine for machine in self._machines.values() if machine.well and machine.joined]
         busy = [machine for machine in well if machine.members]
         # A fault that strikes nobody shows nothing: machines with members first.
