@@ -173,7 +173,7 @@ class Agent:
             return
         if before.cause is not None and attempt.state is Seen.DIED:
             detail = f"{attempt.detail}: {before.detail}" if before.detail else attempt.detail
-            attempt = Attempt(key=attempt.key, state=Seen.DIED, cause=attempt.cause, detail=detail)
+            attempt = replace(attempt, detail=detail)
         self._take_up(attempt)
         if attempt.state is Seen.EXITED:
             self._hub.broadcast({"event": "exited", "key": attempt.key, "exit": attempt.exit})
