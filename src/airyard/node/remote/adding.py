@@ -123,9 +123,7 @@ class Host:
         """Bring the host into the fleet. What is so already is left as it is."""
         look = self.first_look(wanted)
         python = self._judged(look, wanted)
-        folder = (
-            f"{airyard.__version__}-{payload.digest if payload else 'own'}-py{ray_command.python_version()}"
-        )
+        folder = folder_of(payload)
         digest = hashlib.sha256(wanted.token.encode()).hexdigest()
         at = {"home": look.home, "folder": folder}
         asked = {"step": "look", **at, "token_digest": digest, "server": wanted.server}
