@@ -110,6 +110,16 @@ def test_from_login_to_logout(own_yard: Yard, provider: LoginProvider, tmp_path:
     assert yard.run("login", "--job-token", str(tmp_path / "job.jwt")).returncode == 0
     who = yard.run("whoami").stdout
     assert f"repo:lab/train:ref:main of {provider.issuer}" in who
+    yard.extra.pop("AIRYARD_HOST")
+    (laptop / "config.toml").write_text(f'[client]\nhost = "{url}"\n')
+    again = yard.run("login", "--job-token", str(tmp_path / "job.jwt"))
+    assert (again.returncode, "goes before this login" in again.stderr) == (0, False), again.stderr
+    (laptop / "config.toml").write_text(f'[client]\nhost = "{url}"\ntoken = "{saved["token"]}"\n')
+    beside = yard.run("login", "--job-token", str(tmp_path / "job.jwt"))
+    assert (beside.returncode, "goes before this login" in beside.stderr) == (0, True), beside.stderr
+    (laptop / "config.toml").unlink()
+    yard.extra["AIRYARD_HOST"] = url
+    who = yard.run("whoami").stdout
     (tmp_path / "job.jwt").write_text(provider.token(aud="another"))
     refused = yard.run("login", "--job-token", str(tmp_path / "job.jwt"))
     assert (refused.returncode, "another audience" in refused.stderr) == (4, True)

@@ -62,6 +62,7 @@ def command(app: App, device: bool, no_open: bool, job_token: TextIO | None, ins
         "user": token["user"],
         "expires_ms": expires_ms,
     }
+    before = saved_logins.token_for(target.home, target.host)
     file = saved_logins.save(target.home, target.host, entry)
     with Client(target=Target(home=target.home, host=target.host, token=made["secret"])) as known:
         me = known.who_am_i()
@@ -72,7 +73,7 @@ def command(app: App, device: bool, no_open: bool, job_token: TextIO | None, ins
     app.console.text(
         f"logged in to {target.host} as {me['name']} ({me['role']}{groups}) until {formats.moment(me['expires_at'])}"
     )
-    if target.token is not None and target.token != saved_logins.token_for(target.home, target.host):
+    if target.token is not None and target.token not in (before, made["secret"]):
         _say_what_wins(app, target.origin)
 
 
