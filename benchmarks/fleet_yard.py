@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,21 +27,30 @@ GPU = "GPU_8xH100"
 JOIN_LIMIT_S = 300.0
 LOOK_S = 0.1
 SUBMITTERS = 8
-LISTED = 500
 
 
 class FleetYard:
     """The server, its machines, a client, and what has been done to the machines."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
-        self.nodes = nodes
         self.yard = BenchYard(folder)
         os.environ["AIRYARD_TRACKING_SERVER"] = "off"
+        self.struck: list[Mapping[str, Any]] = []
+        self._ends = ExitStack()  # what is there to be ended, also when the rest did not come up
+        self._ends.callback(self.yard.close)
+        try:
+            self._bring_up(folder, nodes)
+        except BaseException:
+            self.close()
+            raise
+
+    def _bring_up(self, folder: Path, nodes: int) -> None:
         embedded.find_or_start(folder, announce=lambda line: None, arguments=["--engine", "dev"]).close()
         self.server_pid = self.yard_endpoint().pid
-        self.struck: list[Mapping[str, Any]] = []
+        self._ends.callback(self._kill_server)
         begun_s = time.monotonic()
         self.fleet = FleetProcess(folder, nodes, gpu=GPU, heard=self._hear)
+        self._ends.callback(self.fleet.close)
         self.fleet.wait_joined(JOIN_LIMIT_S)
         self.joined_s = time.monotonic() - begun_s
         self.client = self.yard.client()
@@ -56,9 +65,7 @@ class FleetYard:
         if event["event"] == "fault":
             self.struck.append(event)
 
-    def submit(
-        self, command: str, *, count: int = 1, nodes: int = 1, gpu: str = GPU, retries: int = 0
-    ) -> Burst:
+    def submit(self, command: str, *, count: int = 1, nodes: int = 1, gpu: str = GPU) -> Burst:
         """Submit the same workload so many times, from several threads without a pause."""
         path = self.yard.home / "workload.json"
         path.write_text(
@@ -100,10 +107,11 @@ class FleetYard:
 
     def close(self) -> None:
         """End everything at once."""
-        self.fleet.close()
+        self._ends.close()
+
+    def _kill_server(self) -> None:
         with suppress(ProcessLookupError):
             os.kill(self.server_pid, signal.SIGKILL)
-        self.yard.close()
 
 
 class Burst:
