@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import json
 import socket
 import ssl
 import threading
@@ -9,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -18,17 +22,24 @@ from airyard.node.runner_http import Channel, ServerAway, Servers
 from airyard.node.trust import keep_ca, kept_ca
 from certificates import Authority
 
+TOKEN = "t" * 32
+
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers everything with an empty object."""
+    """Shows who asks for it that it knows the fleet's token; answers everything else with an empty object."""
 
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
+        nonce = parse_qs(urlsplit(self.path).query).get("nonce")
+        said = {}
+        if nonce is not None:
+            said["proof"] = hmac.new(TOKEN.encode(), nonce[0].encode(), hashlib.sha256).hexdigest()
+        body = json.dumps(said).encode()
         self.send_response(200)
-        self.send_header("content-length", "2")
+        self.send_header("content-length", str(len(body)))
         self.end_headers()
-        self.wfile.write(b"{}")
+        self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -64,13 +75,13 @@ def authority(tmp_path: Path) -> Authority:
 
 def refused(server: str, ca: Path | None) -> AiryardError:
     with pytest.raises(AiryardError) as caught:
-        Desk(server, "t" * 32, ca).get("identify")
+        Desk(server, TOKEN, ca).get("identify")
     return caught.value
 
 
 def test_a_private_ca_is_trusted_where_it_is_named(authority: Authority) -> None:
     with serving(authority.issue("yard", "127.0.0.1")) as port:
-        assert Desk(f"127.0.0.1:{port}", "t" * 32, authority.ca).get("identify") == {}
+        assert Desk(f"127.0.0.1:{port}", TOKEN, authority.ca).get("identify") == {}
         error = refused(f"https://127.0.0.1:{port}", None)
         assert error.code == "CERTIFICATE"
         assert "issued by nobody whom this machine trusts" in error.message
@@ -81,7 +92,7 @@ def test_a_private_ca_is_trusted_where_it_is_named(authority: Authority) -> None
 def test_the_servers_own_certificate_will_do(authority: Authority) -> None:
     certificate, key = authority.issue("yard", "127.0.0.1")
     with serving((certificate, key)) as port:
-        assert Desk(f"127.0.0.1:{port}", "t" * 32, certificate).get("identify") == {}
+        assert Desk(f"127.0.0.1:{port}", TOKEN, certificate).get("identify") == {}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +126,7 @@ def test_a_server_without_tls_and_one_that_was_not_asked_for_it(authority: Autho
 def test_a_file_that_is_no_ca_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty.pem").write_text("nothing")
     with pytest.raises(UserError, match=r"empty\.pem cannot be used") as caught:
-        Desk("127.0.0.1:1", "t" * 32, tmp_path / "empty.pem")
+        Desk("127.0.0.1:1", TOKEN, tmp_path / "empty.pem")
     assert caught.value.code == "BAD_CA_FILE"
 
 
