@@ -1,0 +1,187 @@
+"""What is seen of a machine's health: events of its monitors and results of checks, as every room names them.
+
+Owns: the types, and their form on the wire and in the journal. Must not know: how a thing was measured (``checks/``),
+what it means for the node (``core/health``'s judges), who acts on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Component(Enum):
+    """Which part of a machine a fact is about."""
+
+    GPU = "GPU"
+    GPU_MEMORY = "GPU_MEMORY"
+    NVLINK = "NVLINK"
+    DRIVER = "DRIVER"
+    NETWORK = "NETWORK"
+    HOST = "HOST"
+    DISK = "DISK"
+    STORAGE = "STORAGE"
+    FACILITY = "FACILITY"
+    """Power or cooling of a rack: no fault of the one machine that shows it."""
+
+
+class Severity(Enum):
+    """How bad a fact is by itself."""
+
+    INFO = "INFO"
+    WARNING = "WARNING"
+    HIGH = "HIGH"
+    CRITICAL = "CRITICAL"
+
+
+class Source(Enum):
+    """Who says so. Only what the agent reads itself can confirm a fault; a job's own log never does."""
+
+    NVML = "NVML"
+    KERNEL = "KERNEL"
+    RDMA = "RDMA"
+    HOST = "HOST"
+    CHECK = "CHECK"
+    JOB_LOG = "JOB_LOG"
+    OPERATOR = "OPERATOR"
+
+
+class Remedy(Enum):
+    """What can be done for a device or a node, from the mildest to the last."""
+
+    NONE = "NONE"
+    GPU_RESET = "GPU_RESET"
+    REBOOT = "REBOOT"
+    POWER_CYCLE = "POWER_CYCLE"
+    REPLACE = "REPLACE"
+    """A person has to: vendor, new part."""
+
+
+class Retest(Enum):
+    """How thorough a test has to be before a node counts as cured, from the shortest to the longest."""
+
+    T1 = "T1"
+    """Static reading of the devices."""
+    T2 = "T2"
+    """T1, compute, copies and a memory pattern."""
+    T3 = "T3"
+    """T2, all-reduce within the node, NIC loopback, burn-in."""
+    T4 = "T4"
+    """T3 and pairwise fabric tests against certified nodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthEvent:
+    """One thing that a monitor saw. The same ``event_id`` again is the same event.
+
+    ``rule`` names the rule of the catalogue that made it (``xid.79``, ``gpu.lost``, ``ecc.uncorrected``, ``port.down``).
+    ``node`` is empty for what concerns the whole machine, ``device`` None for what concerns the whole node.
+    ``confirmed``: the agent read it itself, so that it may move a node's state alone.
+    """
+
+    event_id: str
+    rule: str
+    machine: str
+    at_ms: int
+    component: Component
+    severity: Severity
+    source: Source
+    message: str
+    node: str = ""
+    device: int | None = None
+    device_uuid: str = ""
+    code: int | None = None
+    """The Xid or SXid, where it is one."""
+    value: float | None = None
+    unit: str = ""
+    remedy: Remedy = Remedy.NONE
+    retest: Retest = Retest.T1
+    confirmed: bool = True
+    evidence: tuple[str, ...] = ()
+    """Raw lines or readings, at most a few, each cut to 500 characters."""
+    rule_version: int = 1
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the wire form; what is at its default is left out."""
+        said: dict[str, Any] = {
+            "event_id": self.event_id,
+            "rule": self.rule,
+            "machine": self.machine,
+            "at_ms": self.at_ms,
+            "component": self.component.value,
+            "severity": self.severity.value,
+            "source": self.source.value,
+            "message": self.message,
+            "remedy": self.remedy.value,
+            "retest": self.retest.value,
+            "confirmed": self.confirmed,
+            "rule_version": self.rule_version,
+        }
+        optional = {
+            "node": self.node,
+            "device_uuid": self.device_uuid,
+            "unit": self.unit,
+            "evidence": list(self.evidence),
+        }
+        said.update({name: value for name, value in optional.items() if value})
+        numbers = {"device": self.device, "code": self.code, "value": self.value}
+        said.update({name: value for name, value in numbers.items() if value is not None})
+        return said
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> HealthEvent:
+        """Build from the wire form. Raises: KeyError, ValueError, TypeError for what is none."""
+        device, code, value = data.get("device"), data.get("code"), data.get("value")
+        return cls(
+            event_id=str(data["event_id"]),
+            rule=str(data["rule"]),
+            machine=str(data["machine"]),
+            at_ms=int(data["at_ms"]),
+            component=Component(data["component"]),
+            severity=Severity(data["severity"]),
+            source=Source(data["source"]),
+            message=str(data["message"]),
+            node=str(data.get("node", "")),
+            device=int(device) if device is not None else None,
+            device_uuid=str(data.get("device_uuid", "")),
+            code=int(code) if code is not None else None,
+            value=float(value) if value is not None else None,
+            unit=str(data.get("unit", "")),
+            remedy=Remedy(data.get("remedy", Remedy.NONE.value)),
+            retest=Retest(data.get("retest", Retest.T1.value)),
+            confirmed=bool(data.get("confirmed", True)),
+            evidence=tuple(str(line) for line in data.get("evidence", ())),
+            rule_version=int(data.get("rule_version", 1)),
+        )
+
+
+class CheckStatus(Enum):
+    """What a check came to. Only FAIL counts against a node; UNKNOWN (it crashed, was stopped) and SKIP change nothing."""
+
+    PASS = "PASS"
+    WARN = "WARN"
+    FAIL = "FAIL"
+    SKIP = "SKIP"
+    UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """One check on one node or device: what was measured, what was allowed, and what to do about it."""
+
+    check: str
+    status: CheckStatus
+    message: str
+    node: str = ""
+    device: int | None = None
+    value: float | None = None
+    threshold: float | None = None
+    unit: str = ""
+    next_step: str = ""
+    duration_ms: int = 0
+    component: Component = Component.HOST
+    remedy: Remedy = Remedy.NONE
+    retest: Retest = Retest.T1
+    details: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,76 @@
+"""Why an attempt failed, as triage says it: class, cause, first failing rank, blame, evidence and a next step.
+
+Owns: the types, and which class leads to which cause. Must not know: how logs are read, what becomes of a node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from airyard.core.run import Cause
+
+
+class FailureClass(Enum):
+    """Where a failure came from, as people speak of it."""
+
+    HARDWARE = "hardware"
+    DRIVER = "driver"
+    NETWORK = "network"
+    CONFIG = "config"
+    USER = "user"
+    UNKNOWN = "unknown"
+
+
+class Action(Enum):
+    """What the failure asks for."""
+
+    NONE = "none"
+    FIX_CODE = "fix_code"
+    """The same code fails again anywhere: nothing to be tried elsewhere."""
+    FIX_CONFIG = "fix_config"
+    RETRY_SAME = "retry_same"
+    RETRY_ELSEWHERE = "retry_elsewhere"
+    """The nodes are weak suspects at most."""
+    CORDON = "cordon"
+    CORDON_RESET = "cordon_reset"
+    CORDON_REBOOT = "cordon_reboot"
+    REPLACE = "replace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceLine:
+    """A line that speaks for the verdict. ``number`` counts from 1 in its file."""
+
+    file: str
+    number: int
+    text: str
+    rank: int | None = None
+    at_ms: int | None = None
+    kernel: bool = False
+    """From the kernel's own log, not from what a job printed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureCause:
+    """The verdict on one failure. ``blamed_*`` are empty where nobody is blamed; ``confidence`` is 0 to 1.
+
+    ``rule`` names the signature that decided. ``confirmed``: evidence that a job could not have printed (kernel, NVML)
+    agrees; without it a node is a suspect at most.
+    """
+
+    failure_class: FailureClass
+    cause: Cause
+    action: Action
+    rule: str
+    message: str
+    next_step: str
+    confidence: float
+    first_rank: int | None = None
+    blamed_node: str = ""
+    blamed_device: str = ""
+    """UUID, PCI id or index as the evidence names it."""
+    confirmed: bool = False
+    evidence: tuple[EvidenceLine, ...] = ()
+    cascade: tuple[str, ...] = ()
+    """Rules that matched too and are effects of the first failure, or say nothing by themselves."""
