@@ -76,7 +76,7 @@ class Retest(Enum):
 class HealthEvent:
     """One thing that a monitor saw. The same ``event_id`` again is the same event.
 
-    ``rule`` names the rule of the catalogue that made it (``xid.79``, ``gpu.lost``, ``ecc.uncorrected``, ``port.down``).
+    ``rule`` names the rule of the catalogue that made it (``xid.79``, ``gpu.lost``, ``ecc.uncorrected``).
     ``node`` is empty for what concerns the whole machine, ``device`` None for what concerns the whole node.
     ``confirmed``: the agent read it itself, so that it may move a node's state alone.
     """
@@ -158,7 +158,7 @@ class HealthEvent:
 
 
 class CheckStatus(Enum):
-    """What a check came to. Only FAIL counts against a node; UNKNOWN (it crashed, was stopped) and SKIP change nothing."""
+    """What a check came to. Only FAIL counts against a node; UNKNOWN (crashed, stopped) and SKIP change nothing."""
 
     PASS = "PASS"
     WARN = "WARN"
