@@ -158,11 +158,14 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="soak"))
     rounds = -(-given.count // given.each)
     seldom = max(1, rounds // SHARE)
+    wanted = [
+        [one for one in (*OFTEN, *(SELDOM if number < seldom else ())) if given.only in one]
+        for number in range(rounds)
+    ]
+    wanted = [stories for stories in wanted if stories]  # without a name pytest would run everything
+    rounds = len(wanted)
     began_s = time.monotonic()
-    for number in range(rounds):
-        stories = [one for one in (*OFTEN, *(SELDOM if number < seldom else ())) if given.only in one]
-        if not stories:
-            continue  # without a name pytest would run everything
+    for number, stories in enumerate(wanted):
         place = folder / str(number)
         place.mkdir()
         problems = judge(*run_round(stories, place, given.each), seen)

@@ -36,7 +36,7 @@ def command(app: App) -> None:
         return
     if not nodes:
         app.console.note(
-            "No nodes yet: the agent of this machine has not reported. `airyard status` shows more."
+            "No nodes yet: no machine has reported. `airyard status` shows more."
         )
         return
     app.console.text(node_text.listing(nodes, app.console.colour_out))
