@@ -35,9 +35,7 @@ def command(app: App) -> None:
         app.console.data({"nodes": nodes})
         return
     if not nodes:
-        app.console.note(
-            "No nodes yet: no machine has reported. `airyard status` shows more."
-        )
+        app.console.note("No nodes yet: no machine has reported. `airyard status` shows more.")
         return
     app.console.text(node_text.listing(nodes, app.console.colour_out))
 
