@@ -1,0 +1,301 @@
+"""Reads lines of the kernel's log: when, from which facility, and what fault of a machine they tell of.
+
+Owns: the forms of such lines (``dmesg`` with ``-T`` or ``-x``, ``journalctl``, syslog, ``/dev/kmsg``) and of the
+messages. Must not know: where the lines come from, what becomes of a node.
+
+A job may write to ``/dev/kmsg``: such a line reads back with the facility *user*. Only the kernel's own are evidence.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from airyard.core.triage.moments import stamp_ms
+
+_LONGEST_TEXT = 500
+
+
+class KernelKind(Enum):
+    """What a line tells of. The values are the rules' names; Xid and SXid are followed by their number."""
+
+    XID = "xid"
+    SXID = "sxid"
+    OFF_BUS = "gpu.off_bus"
+    DRIVER_MISMATCH = "driver.mismatch"
+    DRIVER_INIT = "driver.init"
+    AER_FATAL = "pcie.aer_fatal"
+    AER_CORRECTED = "pcie.aer_corrected"
+    OOM_KILL = "host.oom"
+    LOCKUP = "host.lockup"
+    PANIC = "host.panic"
+    MEMORY_UNCORRECTED = "host.edac"
+    HUNG_TASK = "host.hung_task"
+    NIC = "net.mlx5"
+    NIC_HINT = "net.mlx5_hint"
+    LINK_DOWN = "net.link_down"
+    FILE_SYSTEM = "storage.nfs"
+    DISK = "disk.error"
+    SEGFAULT = "process.segfault"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLine:
+    """One line without its heading. ``facility`` is empty where the form does not show it."""
+
+    text: str
+    facility: str = ""
+    at_ms: int | None = None
+    """Since 1970, where the line says so."""
+    uptime_ms: int | None = None
+    host: str = ""
+    sequence: int | None = None
+
+    @property
+    def ours(self) -> bool:
+        """False when somebody other than the kernel wrote it."""
+        return self.facility in ("", "kern")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelEvent:
+    """A fault that a line tells of. ``fatal`` is the line's own word, None where it has none."""
+
+    kind: KernelKind
+    text: str
+    code: int | None = None
+    pci: str = ""
+    pid: int | None = None
+    name: str = ""
+    unit: str = ""
+    fatal: bool | None = None
+    words: tuple[int, ...] = ()
+    """Numbers in hexadecimal after the message: registers of an Xid 74, words of an NVLink event."""
+    at_ms: int | None = None
+    uptime_ms: int | None = None
+    host: str = ""
+
+    @property
+    def rule(self) -> str:
+        """The rule's name: ``xid.79``, ``gpu.off_bus``."""
+        return f"{self.kind.value}.{self.code}" if self.code is not None else self.kind.value
+
+
+_FACILITIES = (
+    "kern",
+    "user",
+    "mail",
+    "daemon",
+    "auth",
+    "syslog",
+    "lpr",
+    "news",
+    "uucp",
+    "cron",
+    "authpriv",
+    "ftp",
+)
+_KMSG = re.compile(r"(\d+),(\d+),(\d+),[^;]*;(.*)", re.S)
+_DMESG_X = re.compile(r"(\w+) *:\w+ *: *(.*)", re.S)
+_UPTIME = re.compile(r"\[ *(\d+)\.(\d+)\] ?(.*)", re.S)
+_HUMAN = re.compile(r"\[(\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})\] ?(.*)", re.S)
+_SYSLOG = re.compile(
+    r"(\w{3} +\d+ \d\d:\d\d:\d\d(?:\.\d+)?"
+    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)?) (\S+) (\S+?)(?:\[\d+\])?: (.*)",
+    re.S,
+)
+_KERNEL_TAGS = ("kernel", "kern")
+
+
+def parse_line(line: str) -> KernelLine | None:
+    """Take a line's heading off; None for an empty one. Never raises."""
+    line = line.rstrip("\r\n")
+    if not line.strip():
+        return None
+    found = _KMSG.fullmatch(line)
+    if found is not None:
+        number = int(found[1]) >> 3
+        facility = _FACILITIES[number] if number < len(_FACILITIES) else f"facility {number}"
+        return KernelLine(
+            text=found[4], facility=facility, uptime_ms=int(found[3]) // 1000, sequence=int(found[2])
+        )
+    facility = ""
+    found = _DMESG_X.fullmatch(line)
+    if found is not None and found[1] in _FACILITIES:
+        facility, line = found[1], found[2]
+    at_ms: int | None = None
+    host = ""
+    found = _SYSLOG.fullmatch(line)
+    if found is not None:
+        at_ms, host, line = stamp_ms(found[1]), found[2], found[4]
+        if found[3].lower() not in _KERNEL_TAGS:
+            facility = facility or f"tag {found[3]}"
+    found = _HUMAN.fullmatch(line)
+    if found is not None:
+        return KernelLine(text=found[2], facility=facility, at_ms=stamp_ms(found[1]), host=host)
+    found = _UPTIME.fullmatch(line)
+    if found is not None:
+        uptime_ms = int(found[1]) * 1000 + int(found[2][:3].ljust(3, "0"))
+        return KernelLine(text=found[3], facility=facility, at_ms=at_ms, uptime_ms=uptime_ms, host=host)
+    return KernelLine(text=line, facility=facility, at_ms=at_ms, host=host)
+
+
+_PCI = r"(?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?)"
+_XID = re.compile(rf"\bNVRM: Xid \({_PCI}\): (\d+)\b,?(.*)", re.S)
+_SXID = re.compile(rf"\bSXid \({_PCI}\): (\d+)\b,?(.*)", re.S)
+_PID = re.compile(r"\bpid='?(\d+)'?")
+_NAME = re.compile(r"\bname=([^,\s]+)")
+_UNIT = re.compile(
+    r"^\s*(?:pid='?[^,]*'?,\s*)?(?:name=[^,]*,\s*)?([A-Z][A-Z0-9_]+) (Nonfatal|Non-fatal|Fatal)\b"
+)
+_FATAL = re.compile(r"\b(non-?fatal|fatal)\b", re.I)
+_HEX = re.compile(r"\b0x([0-9a-fA-F]{1,16})\b")
+_ANY_PCI = re.compile(r"\b([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?)\b")
+
+
+def _rule(kind: KernelKind, *alternatives: str) -> tuple[KernelKind, re.Pattern[str]]:
+    return kind, re.compile("|".join(alternatives), re.IGNORECASE)
+
+
+_MESSAGES: tuple[tuple[KernelKind, re.Pattern[str]], ...] = (
+    _rule(KernelKind.OFF_BUS, r"(?:NVRM|GPU|nvidia).*fallen off the bus"),
+    _rule(KernelKind.DRIVER_MISMATCH, r"NVRM: API mismatch", r"kernel module .* version .* does not match"),
+    _rule(
+        KernelKind.DRIVER_INIT,
+        r"NVRM: .*RmInitAdapter failed",
+        r"NVRM: .*rm_init_adapter failed",
+        r"NVRM: .*probe .*failed",
+    ),
+    _rule(
+        KernelKind.AER_FATAL,
+        r"AER: .*Uncorrect(?:ed|able) \(Fatal\)",
+        r"severity=Uncorrect(?:ed|able) \(Fatal\)",
+        r"PCIe Bus Error: severity=Fatal",
+    ),
+    _rule(KernelKind.AER_CORRECTED, r"AER: .*Correct(?:ed|able) error", r"severity=Correct(?:ed|able)\b"),
+    _rule(
+        KernelKind.OOM_KILL,
+        r"(?:out of memory: )?Killed process (\d+) \(([^)]*)\)",
+        r"^oom-kill:",
+        r"invoked oom-killer",
+    ),
+    _rule(KernelKind.PANIC, r"Kernel panic - not syncing"),
+    _rule(KernelKind.LOCKUP, r"soft lockup - CPU", r"hard LOCKUP", r"rcu: .*detected stalls"),
+    _rule(
+        KernelKind.MEMORY_UNCORRECTED,
+        r"EDAC .*\bUE\b",
+        r"\[Hardware Error\].*(?:uncorrected|event severity: (?:fatal|recoverable))",
+    ),
+    _rule(
+        KernelKind.NIC,
+        r"mlx5_core .*Will cause a leak of a command resource",
+        r"mlx5_core .*health compromised",
+        r"mlx5_core .*unrecoverable hardware error",
+    ),
+    _rule(
+        KernelKind.NIC_HINT,
+        r"mlx5_core .*Detected insufficient power on the PCIe slot",
+        r"mlx5_core .*(?:High Temperature|Cable unplugged)",
+    ),
+    _rule(KernelKind.LINK_DOWN, r"mlx5_core .*Link down", r"\bib\d+: .*link (?:is )?down"),
+    _rule(KernelKind.HUNG_TASK, r"INFO: task (\S+?):(\d+) blocked for more than"),
+    _rule(
+        KernelKind.FILE_SYSTEM,
+        r"nfs: server \S+ not responding",
+        r"Lustre.*(?:Connection .* was lost|evicted)",
+        r"ceph: .*(?:hung|timed out)",
+    ),
+    _rule(
+        KernelKind.DISK,
+        r"I/O error, dev ",
+        r"critical medium error",
+        r"Remounting filesystem read-only",
+        r"nvme\d+: (?:controller is down|Device not ready|I/O .* timeout)",
+    ),
+    _rule(KernelKind.SEGFAULT, r"^(\S+)\[(\d+)\]: segfault at "),
+)
+
+
+def kernel_event(line: KernelLine) -> KernelEvent | None:
+    """Return the fault that a line of the kernel's own tells of; None for others, and for what somebody else wrote."""
+    if not line.ours:
+        return None
+    event = _numbered(line.text, _XID, KernelKind.XID) or _numbered(line.text, _SXID, KernelKind.SXID)
+    event = event or _message(line.text)
+    if event is None:
+        return None
+    return replace(event, at_ms=line.at_ms, uptime_ms=line.uptime_ms, host=line.host)
+
+
+def _numbered(text: str, expression: re.Pattern[str], kind: KernelKind) -> KernelEvent | None:
+    found = expression.search(text)
+    if found is None:
+        return None
+    rest = found[3]
+    unit, fatal = _UNIT.match(rest), _FATAL.search(rest)
+    pid, name = _PID.search(rest), _NAME.search(rest)
+    return KernelEvent(
+        kind=kind,
+        text=text[:_LONGEST_TEXT],
+        code=int(found[2]),
+        pci=pci_address(found[1]),
+        pid=int(pid[1]) if pid else None,
+        name=name[1] if name else "",
+        unit=unit[1] if unit else "",
+        fatal=not fatal[1].lower().startswith("non") if fatal else None,
+        words=tuple(int(word, 16) for word in _HEX.findall(rest)),
+    )
+
+
+def _message(text: str) -> KernelEvent | None:
+    for kind, expression in _MESSAGES:
+        found = expression.search(text)
+        if found is None:
+            continue
+        pci = _ANY_PCI.search(text)
+        pid, name = _process(kind, found)
+        return KernelEvent(
+            kind=kind,
+            text=text[:_LONGEST_TEXT],
+            pci=pci_address(pci[1]) if pci else "",
+            pid=pid,
+            name=name,
+        )
+    return None
+
+
+def _process(kind: KernelKind, found: re.Match[str]) -> tuple[int | None, str]:
+    if kind is KernelKind.OOM_KILL and found[1]:
+        return int(found[1]), found[2]
+    if kind in (KernelKind.HUNG_TASK, KernelKind.SEGFAULT):
+        return int(found[2]), found[1]
+    return None, ""
+
+
+def pci_address(text: str) -> str:
+    """Return an address as ``0000:3b:00``: lower case, four digits of domain, without the function's number."""
+    domain, bus, rest = text.lower().split(":")
+    return f"{domain[-4:]}:{bus}:{rest.partition('.')[0]}"
+
+
+class OffBus:
+    """Joins the lines of one message: the driver names the GPU some lines before it says that it has left the bus."""
+
+    _NAMED = re.compile(rf"NVRM: The NVIDIA (?:GPU|probe routine).*?{_ANY_PCI.pattern}", re.I)
+    _REACH = 4
+
+    def __init__(self) -> None:
+        self._pci = ""
+        self._left = 0
+
+    def address(self, line: KernelLine, event: KernelEvent | None) -> KernelEvent | None:
+        """Take in a line and its event; return the event with the GPU's address where it was named before."""
+        found = self._NAMED.search(line.text) if line.ours else None
+        if found is not None:
+            self._pci, self._left = pci_address(found[1]), self._REACH
+        elif self._left:
+            self._left -= 1
+        if event is not None and event.kind is KernelKind.OFF_BUS and not event.pci and self._left:
+            return replace(event, pci=self._pci)
+        return event
