@@ -1,0 +1,101 @@
+"""Takes a line that a job printed apart: its rank, host and time, and the text itself.
+
+Owns: colours, prefixes of launchers, stamps. Must not know: what a text means (``signatures.py``).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from airyard.core.triage.moments import stamp_ms
+
+_COLOUR = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-Z\\-_])")
+_LONGEST = 2000
+"""Of a longer line only the start is looked at: what is searched for stands in its first words."""
+
+_STAMP = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?|\d\d:\d\d:\d\d(?:[.,]\d{1,6})?"
+_PREFIXES = (
+    (re.compile(r"\[rank ?(?P<rank>\d+)\]:? ?", re.I), "rank"),
+    (re.compile(r"rank ?(?P<rank>\d+): ", re.I), "rank"),
+    (re.compile(r"\[\d+,(?P<rank>\d+)\]<std(?:out|err)>: ?"), "rank"),  # mpirun --tag-output
+    (re.compile(r"(?P<rank>\d{1,5}): "), "rank"),  # srun --label
+    (re.compile(r"\[(?P<rank>\d{1,5})\]:? "), "rank"),
+    (re.compile(r"\[default(?P<local>\d+)\]: ?"), "local"),  # torchrun --tee
+    (re.compile(r"\[?(?:trainer|worker)[-/]?\d*[|/-](?P<rank>\d+)\]?:? ", re.I), "rank"),
+    (re.compile(r"\[n(?P<member>\d+)\] "), "member"),
+    (re.compile(r"\((?:\w+ )?pid=\d+(?:, ip=(?P<host>[\w.:-]+))?\) "), "host"),  # Ray
+    (
+        re.compile(r"(?:\w{3} +\d+ \d\d:\d\d:\d\d|" + _STAMP + r") (?P<host>[\w.-]+) \S+?\[\d+\]: "),
+        "host",
+    ),  # syslog
+    (re.compile(r"[\[(]?(?:" + _STAMP + r")[\])]?(?: UTC)?:? ?(?:- |\| )?"), "stamp"),
+    (re.compile(r"(?P<host>[a-zA-Z][\w.-]*\d[\w.-]*)(?:: | \| )(?=\S)"), "host"),
+)
+_NCCL = re.compile(r"(?P<host>[\w.-]+):\d+:\d+ \[(?P<device>\d+)\] (?:NCCL |[\w./]+:\d+ NCCL )")
+_TORCH_RANK = re.compile(r"\[(?:PG[^\]]*? )?Rank (\d+)\]|\bon rank (\d+)\b|\bRank (\d+)\b(?= )", re.I)
+_MOST_PREFIXES = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLine:
+    """A line without colours and prefixes. ``device`` is the GPU's index on its host, where the line says so."""
+
+    text: str
+    rank: int | None = None
+    local_rank: int | None = None
+    member: int | None = None
+    host: str = ""
+    device: int | None = None
+    at_ms: int | None = None
+
+
+def parse_line(line: str) -> JobLine:
+    """Take a line apart. Never raises. Cost: some microseconds; call it for lines that matter only."""
+    line = _COLOUR.sub("", line[:_LONGEST]).replace("\x00", "").strip()
+    at_ms = stamp_ms(line)
+    rank: int | None = None
+    local: int | None = None
+    member: int | None = None
+    host = ""
+    for _ in range(_MOST_PREFIXES):
+        for expression, kind in _PREFIXES:
+            found = expression.match(line)
+            if found is None or found.end() == 0:
+                continue
+            given = found.groupdict()
+            if kind == "rank" and rank is None:
+                rank = int(given["rank"])
+            elif kind == "local":
+                local = int(given["local"])
+            elif kind == "member":
+                member = int(given["member"])
+            elif kind == "host":
+                host = given["host"] or host
+            line = line[found.end() :]
+            break
+        else:
+            break
+    nccl = _NCCL.search(line[:200])
+    if rank is None:
+        inner = _TORCH_RANK.search(line[:300])
+        rank = int(next(each for each in inner.groups() if each)) if inner is not None else None
+    return JobLine(
+        text=line,
+        rank=rank,
+        local_rank=local,
+        member=member,
+        host=nccl["host"] if nccl is not None else host,
+        device=int(nccl["device"]) if nccl is not None else None,
+        at_ms=at_ms,
+    )
+
+
+_RANK_OF_FILE = re.compile(r"(?:^|[^a-z])(?:rank|proc|worker)[-_. ]?(\d+)(?!\d)", re.I)
+_NUMBER_FILE = re.compile(r"^(\d{1,5})(?:\.(?:log|out|err|txt))+(?:\.gz)?$")
+
+
+def rank_of_file(name: str) -> int | None:
+    """Return the rank that a log's file name tells: ``rank3.log``, ``train-rank_03.out``, ``3.log``; else None."""
+    found = _NUMBER_FILE.match(name) or _RANK_OF_FILE.search(name)
+    return int(found[1]) if found is not None else None

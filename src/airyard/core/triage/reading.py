@@ -1,0 +1,286 @@
+"""Reads logs, however large, in blocks: finds the few lines that matter, and keeps a bounded record of them.
+
+Owns: the search for candidate lines, counting of lines, and what is kept. Must not know: files (it is given bytes),
+which finding decides (``judging.py``).
+
+Cost: a block is searched once for some fixed words; only a line that has one is decoded and looked at. Memory does not
+grow with the log: of each rule, rank and file the first lines are kept and the rest counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from airyard.core.triage import kernel_lines
+from airyard.core.triage.job_lines import parse_line
+from airyard.core.triage.kernel_lines import KernelEvent, KernelKind, OffBus, kernel_event
+from airyard.core.triage.signatures import Signature, signature_of
+
+KEPT_LINES = 3
+"""Of each rule, rank and file."""
+KEPT_EVENTS = 2_000
+"""Of each kernel log."""
+KEPT_FINDINGS = 5_000
+_LONGEST_LINE = 4_096
+_LONGEST_TEXT = 300
+
+_JOB_WORDS = re.compile(
+    rb"rror|xception|RROR|ssertion|atchdog|NCCL WARN|ollective operation timeout|ut of memory|OOM|oom[-_]kill"
+    rb"|ECC|Xid|NVML|NVLink|NVLS|fallen off|is lost|device handle|ab[r]ic ?manager|NVIDIA driver|mismatch|onnection"
+    rb"|roken pipe|egmentation fault|SIG[SBAKT]|signal 11|ommand not found|ermission denied|No space left|quota"
+    rb"|allocate memory|bad_alloc|shared memory|device-side|misaligned|launch failure|NaN|\bnan\b|Address already"
+    rb"|name resolution|not known|open files|shared object|undefined symbol|GLIBC|No CUDA GPUs|CUDA GPU"
+    rb"|Got completion|async fatal event|async event|[Ff]ailed|killed by|Killed|exitcode|corrupted|is invalid for"
+    rb"|must match|cannot be multiplied|KeyboardInterrupt|remote process exited|gave up|not initialized|RAM|emory u"
+)
+"""Without one of these no signature can fit. Written in the case in which programs print them: that is what is fast."""
+_KERNEL_WORDS = re.compile(
+    rb"NVRM|Xid|fallen off|AER|PCIe Bus Error|oom|Killed process|lockup|LOCKUP|stalls|panic|EDAC|Hardware Error"
+    rb"|mlx5_core|ib\d+:|blocked for more|not responding|Lustre|ceph|I/O error|medium error|read-only|nvme|segfault"
+    rb"|version|fabricmanager"
+)
+_ENDS = re.compile(rb"[\r\n]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A line of a job's log that fits a signature."""
+
+    signature: Signature
+    file: str
+    number: int
+    text: str
+    rank: int | None
+    host: str = ""
+    device: int | None = None
+    at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFinding:
+    """A line of a kernel's log that tells of a fault."""
+
+    event: KernelEvent
+    file: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """What a watchdog said of one rank's collectives: the numbers of the last one enqueued, completed, or stuck."""
+
+    file: str
+    number: int
+    rank: int | None
+    group: str = ""
+    stuck: int | None = None
+    operation: str = ""
+    elements: int | None = None
+    enqueued: int | None = None
+    completed: int | None = None
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was found in one or several logs; several can be merged."""
+
+    findings: list[Finding] = field(default_factory=list)
+    kernel: list[KernelFinding] = field(default_factory=list)
+    collectives: list[Collective] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    """How many lines fit each rule, those that are not kept included."""
+    lines: int = 0
+    octets: int = 0
+    foreign_kernel_lines: int = 0
+    """Lines of a kernel's log that look like a fault, and that the kernel did not write."""
+    memory_shares: list[float] = field(default_factory=list)
+    """Shares of the host's memory in use, as the job said them, in order (0 to 1)."""
+    hosts: set[str] = field(default_factory=set)
+
+    def merge(self, other: Findings) -> None:
+        """Take in what was found elsewhere."""
+        self.findings += other.findings
+        self.kernel += other.kernel
+        self.collectives += other.collectives
+        for rule, count in other.counts.items():
+            self.counts[rule] = self.counts.get(rule, 0) + count
+        self.lines += other.lines
+        self.octets += other.octets
+        self.foreign_kernel_lines += other.foreign_kernel_lines
+        self.memory_shares += other.memory_shares
+        self.hosts |= other.hosts
+
+
+_STUCK = re.compile(
+    r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)(?:, TensorShape=[^)]*?)?(?:, NumelIn=(\d+))?|Work(?:Gloo)?\(SeqNum=(\d+)"
+)
+_WORKS = re.compile(
+    r"at work: (\d+)|last enqueued (?:NCCL )?work: (\d+)|last completed (?:NCCL )?work: (\d+)", re.IGNORECASE
+)
+_GROUP = re.compile(r"\[PG (?:ID )?(\d+)")
+_MEMORY = re.compile(
+    r"(?:host|cpu|system|ram|virtual)\W{0,3}(?:memory|mem|ram)?\b\D{0,24}"
+    r"(\d+(?:\.\d+)?) ?(?:GB|GiB|G)? ?(?:/|of) ?(\d+(?:\.\d+)?) ?(?:GB|GiB|G)\b"
+    r"|(?:host|cpu|system|ram|virtual)\W{0,3}(?:memory|mem|ram)?\b\D{0,24}(\d+(?:\.\d+)?) ?%",
+    re.IGNORECASE,
+)
+
+
+class Reader:
+    """Reads one log. Feed it blocks of any size in order, then ask for the findings."""
+
+    def __init__(self, file: str, *, rank: int | None = None, kernel: bool = False, host: str = "") -> None:
+        """``rank``: whose log it is, where that is known; else the lines say so. ``host``: where it was written."""
+        self._file = file
+        self._rank = rank
+        self._host = host
+        self._kernel = kernel
+        self._words = _KERNEL_WORDS if kernel else _JOB_WORDS
+        self._rest = b""
+        self._number = 0
+        self._found = Findings()
+        self._kept: dict[tuple[str, int | None], int] = {}
+        self._off_bus = OffBus()
+
+    def feed(self, block: bytes) -> None:
+        """Take in the next block."""
+        self._found.octets += len(block)
+        block = self._rest + block if self._rest else block
+        end = block.rfind(b"\n") + 1
+        if end == 0:
+            # A line longer than a block: only its start can matter.
+            self._rest = block if len(block) <= _LONGEST_LINE else block[:_LONGEST_LINE]
+            return
+        self._rest = block[end:]
+        self._search(block[:end])
+
+    def feed_lines(self, lines: Iterable[bytes]) -> None:
+        """Take in whole lines, with or without their ends."""
+        self.feed(b"".join(line if line.endswith(b"\n") else line + b"\n" for line in lines))
+
+    def findings(self) -> Findings:
+        """Return what was found, the last line included that has no end."""
+        if self._rest:
+            rest, self._rest = self._rest, b""
+            self._search(rest + b"\n")
+        return self._found
+
+    def _search(self, block: bytes) -> None:
+        """Look at each line of a block of whole lines that has one of the words."""
+        counted = 0
+        number = self._number
+        position = 0
+        search = self._words.search
+        while (hit := search(block, position)) is not None:
+            begin = max(block.rfind(b"\n", 0, hit.start()), block.rfind(b"\r", 0, hit.start())) + 1
+            stop = _ENDS.search(block, hit.end())
+            end = stop.start() if stop is not None else len(block)
+            number += block.count(b"\n", counted, begin)
+            counted = begin
+            line = block[begin : min(end, begin + _LONGEST_LINE)].decode("utf-8", "replace")
+            if self._kernel:
+                self._kernel_line(line, number + 1)
+            else:
+                self._job_line(line, number + 1)
+            position = end + 1
+        self._number += block.count(b"\n")
+        self._found.lines += block.count(b"\n")
+
+    def _kernel_line(self, text: str, number: int) -> None:
+        line = kernel_lines.parse_line(text)
+        if line is None:
+            return
+        if not line.ours:
+            if kernel_event(kernel_lines.KernelLine(text=line.text)) is not None:
+                self._found.foreign_kernel_lines += 1
+            elif (signature := signature_of(line.text)) is not None and signature.rule == "fabric.not_ready":
+                self._keep(signature, line.text, number, None, line.host, None, line.at_ms)  # of a service
+            return
+        event = self._off_bus.address(line, kernel_event(line))
+        if event is None:
+            return
+        self._count(event.rule)
+        if len(self._found.kernel) < KEPT_EVENTS or event.kind in (KernelKind.XID, KernelKind.OFF_BUS):
+            self._found.kernel.append(KernelFinding(event=event, file=self._file, number=number))
+            del self._found.kernel[2 * KEPT_EVENTS :]
+
+    def _job_line(self, text: str, number: int) -> None:
+        line = parse_line(text)
+        rank = self._rank if self._rank is not None else line.rank
+        if rank is None:
+            rank = line.local_rank if line.local_rank is not None else None
+        self._memory(line.text)
+        signature = signature_of(line.text)
+        if signature is None:
+            return
+        self._keep(signature, line.text, number, rank, line.host or self._host, line.device, line.at_ms)
+        if signature.rule == "torch.watchdog":
+            self._collective(line.text, number, rank)
+
+    def _keep(
+        self,
+        signature: Signature,
+        text: str,
+        number: int,
+        rank: int | None,
+        host: str,
+        device: int | None,
+        at_ms: int | None,
+    ) -> None:
+        self._count(signature.rule)
+        name = (signature.rule, rank)
+        kept = self._kept.get(name, 0)
+        if kept >= KEPT_LINES or len(self._found.findings) >= KEPT_FINDINGS:
+            return
+        self._kept[name] = kept + 1
+        self._found.findings.append(
+            Finding(
+                signature=signature,
+                file=self._file,
+                number=number,
+                text=text[:_LONGEST_TEXT],
+                rank=rank,
+                host=host,
+                device=device,
+                at_ms=at_ms,
+            )
+        )
+
+    def _count(self, rule: str) -> None:
+        self._found.counts[rule] = self._found.counts.get(rule, 0) + 1
+
+    def _memory(self, text: str) -> None:
+        found = _MEMORY.search(text)
+        if found is None or len(self._found.memory_shares) >= KEPT_FINDINGS:
+            return
+        if found[3]:
+            share = float(found[3]) / 100
+        else:
+            whole = float(found[2])
+            share = float(found[1]) / whole if whole else 0.0
+        if 0 <= share <= 1:
+            self._found.memory_shares.append(share)
+
+    def _collective(self, text: str, number: int, rank: int | None) -> None:
+        if len(self._found.collectives) >= KEPT_FINDINGS:
+            return
+        stuck, group = _STUCK.search(text), _GROUP.search(text)
+        works = [tuple(int(each) if each else None for each in found) for found in _WORKS.findall(text)]
+        at, enqueued, completed = (next((w[i] for w in works if w[i] is not None), None) for i in range(3))
+        if stuck is None and at is None:
+            return
+        self._found.collectives.append(
+            Collective(
+                file=self._file,
+                number=number,
+                rank=rank,
+                group=group[1] if group else "",
+                stuck=int(stuck[1] or stuck[4]) if stuck else at,
+                operation=(stuck[2] or "") if stuck else "",
+                elements=int(stuck[3]) if stuck and stuck[3] else None,
+                enqueued=enqueued,
+                completed=completed,
+            )
+        )
