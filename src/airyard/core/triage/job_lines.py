@@ -34,6 +34,7 @@ _PREFIXES = (
 )
 _NCCL = re.compile(r"(?P<host>[\w.-]+):\d+:\d+ \[(?P<device>\d+)\] (?:NCCL |[\w./]+:\d+ NCCL )")
 _TORCH_RANK = re.compile(r"\[(?:PG[^\]]*? )?Rank (\d+)\]|\bon rank (\d+)\b|\bRank (\d+)\b(?= )", re.I)
+_LOCAL_RANK = re.compile(r"\blocal_rank: (\d+)")  # of the launcher that tells who failed
 _MOST_PREFIXES = 6
 
 
@@ -80,6 +81,8 @@ def parse_line(line: str) -> JobLine:
     if rank is None:
         inner = _TORCH_RANK.search(line[:300])
         rank = int(next(each for each in inner.groups() if each)) if inner is not None else None
+    if rank is None and local is None and (told := _LOCAL_RANK.search(line[:300])) is not None:
+        local = int(told[1])
     return JobLine(
         text=line,
         rank=rank,

@@ -6,7 +6,7 @@ Owns: grouping, what a burst is the sign of. Must not know: what jobs printed (`
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airyard.core.run import Cause
 from airyard.core.triage.causes import Action, FailureClass
@@ -72,7 +72,24 @@ def fault_of(burst: Sequence[KernelFinding]) -> MachineFault | None:
     single = [fault for finding in burst if (fault := _single(finding, burst)) is not None]
     if not single:
         return _storm(burst)
-    return max(single, key=lambda fault: (fault.hard, fault.precedence))
+    root = max(single, key=lambda fault: (fault.hard, fault.precedence))
+    told = next((action for finding in burst if (action := _recovery(finding.event)) is not None), None)
+    return replace(root, action=told) if told is not None else root
+
+
+_RECOVERY = (
+    ("Node Reboot Required", Action.CORDON_REBOOT),
+    ("GPU Reset Required", Action.CORDON_RESET),
+    ("Drain and Reset", Action.CORDON_RESET),
+)
+
+
+def _recovery(event: KernelEvent) -> Action | None:
+    """Return what the driver itself says of a cure, in an Xid 154: it knows better than any table."""
+    if event.kind is not KernelKind.XID or event.code != 154:
+        return None
+    new = event.text.rpartition(" to ")[2].lower()
+    return next((action for words, action in _RECOVERY if words.lower() in new), None)
 
 
 def _fault(

@@ -28,12 +28,12 @@ _LONGEST_TEXT = 300
 
 _JOB_WORDS = re.compile(
     rb"rror|xception|RROR|ssertion|atchdog|NCCL WARN|ollective operation timeout|ut of memory|OOM|oom[-_]kill"
-    rb"|ECC|Xid|NVML|NVLink|NVLS|fallen off|is lost|device handle|ab[r]ic ?manager|NVIDIA driver|mismatch|onnection"
+    rb"|ECC|Xid|NVML|NVLink|NVLS|fallen off|is lost|device handle|abric ?manager|NVIDIA driver|mismatch|onnection"
     rb"|roken pipe|egmentation fault|SIG[SBAKT]|signal 11|ommand not found|ermission denied|No space left|quota"
     rb"|allocate memory|bad_alloc|shared memory|device-side|misaligned|launch failure|NaN|\bnan\b|Address already"
     rb"|name resolution|not known|open files|shared object|undefined symbol|GLIBC|No CUDA GPUs|CUDA GPU"
     rb"|Got completion|async fatal event|async event|[Ff]ailed|killed by|Killed|exitcode|corrupted|is invalid for"
-    rb"|must match|cannot be multiplied|KeyboardInterrupt|remote process exited|gave up|not initialized|RAM|emory u"
+    rb"|must match|cannot be multiplied|KeyboardInterrupt|remote process exited|not initialized|\bRAM\b|em(?:ory)? us"
 )
 """Without one of these no signature can fit. Written in the case in which programs print them: that is what is fast."""
 _KERNEL_WORDS = re.compile(

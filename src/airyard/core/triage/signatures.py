@@ -372,7 +372,16 @@ KILLED = (
     ),
 )  # fmt: skip
 
-TABLE: tuple[Signature, ...] = (*HARDWARE, *DRIVER, *CONFIG, *USER, *NETWORK, *KILLED, *EFFECTS)
+FORGED = (
+    _silent(
+        "kernel.text", Role.CONTEXT,
+        "a line that looks like the kernel's, in what a job printed: no evidence; give the kernel's own log",
+        r"\bNVRM: ", r"\bSXid \(",
+    ),
+)  # fmt: skip
+"""Tried first: whoever prints the kernel's words must not have them taken for the kernel's."""
+
+TABLE: tuple[Signature, ...] = (*FORGED, *HARDWARE, *DRIVER, *CONFIG, *USER, *NETWORK, *KILLED, *EFFECTS)
 """In the order in which they are tried: the first that fits a line names it."""
 
 
