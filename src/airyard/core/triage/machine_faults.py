@@ -145,7 +145,7 @@ _PLAIN: dict[KernelKind, tuple[FailureClass, Cause, Action, str, int]] = {
         FailureClass.DRIVER, Cause.NODE, Action.CORDON_REBOOT, "a processor was stuck in the kernel", 60,
     ),
     KernelKind.MEMORY_UNCORRECTED: (
-        FailureClass.HARDWARE, Cause.NODE, Action.CORDON_REBOOT, "an error of the host's memory that cannot be corrected", 85,
+        FailureClass.HARDWARE, Cause.NODE, Action.CORDON_REBOOT, "an uncorrected error of the host's memory", 85,
     ),
     KernelKind.NIC: (
         FailureClass.NETWORK, Cause.NETWORK, Action.CORDON_REBOOT, "a network adapter stopped working", 80,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 from airyard.core.run import Cause
 from airyard.core.triage.causes import Action, FailureClass
@@ -385,8 +386,17 @@ TABLE: tuple[Signature, ...] = (*FORGED, *HARDWARE, *DRIVER, *CONFIG, *USER, *NE
 """In the order in which they are tried: the first that fits a line names it."""
 
 
+_LONG_NUMBER = re.compile(r"\d{4,}")
+"""Numbers that no signature asks for: counters, sizes, addresses. Statuses and error codes are shorter."""
+
+
 def signature_of(text: str) -> Signature | None:
-    """Return what a line without prefixes is a signature of. Cost: up to some tens of microseconds."""
+    """Return what a line without prefixes is a signature of. Cost: tens of microseconds, or one for a repeated line."""
+    return _signature_of(_LONG_NUMBER.sub("#", text))
+
+
+@lru_cache(maxsize=20_000)
+def _signature_of(text: str) -> Signature | None:
     for signature in TABLE:
         if signature.expression.search(text) is not None:
             return signature

@@ -1,0 +1,165 @@
+"""Finds the logs that ``airyard triage`` is given, and reads them, several at a time where there is much to read.
+
+Owns: names of files, kinds (a job's or a kernel's), compression. Must not know: what lines mean, printing.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+from airyard.core.errors import UserError
+from airyard.core.triage.job_lines import rank_of_file
+from airyard.core.triage.reading import Findings, Reader
+
+_KERNEL_LOG = re.compile(r"^(dmesg|kern|kmsg|journal|messages|syslog)", re.IGNORECASE)
+_BLOCK = 4 << 20
+_MUCH = 64 << 20
+"""From so many octets on several processes read; below, starting them costs more than it saves."""
+_LOOKED_AT = 8192
+_MOST_FILES = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """A log to be read. ``name`` is what a person called it."""
+
+    path: Path
+    name: str
+    kernel: bool
+    octets: int
+
+
+def logs_of(paths: Sequence[str], kernel: Sequence[str]) -> tuple[list[Log], list[str]]:
+    """Return the logs below ``paths`` and the kernels' logs ``kernel``, and notes on what was left out.
+
+    Raises: UserError for what is missing, unreadable, no log, or where nothing is left.
+    """
+    found: list[Log] = []
+    notes: list[str] = []
+    for given in paths:
+        path = Path(given)
+        if path.is_dir():
+            _walk(path, found, notes)
+        else:
+            found.append(_log(path, given, kernel=_is_kernel(path.name)))
+    found += [_log(Path(given), given, kernel=True) for given in kernel]
+    unique = {os.path.realpath(log.path): log for log in found}
+    if not unique:
+        raise UserError(
+            f"{', '.join(paths)} has no log: no file with text",
+            code="NO_LOGS",
+            fix="Name the files, a rank each or all in one, or the folder that has them.",
+        )
+    return list(unique.values()), notes
+
+
+def _is_kernel(name: str) -> bool:
+    return _KERNEL_LOG.match(name) is not None
+
+
+def _walk(folder: Path, found: list[Log], notes: list[str]) -> None:
+    """Take all files with text below a folder; what is hidden, empty or no text is left out, with a note."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if name.startswith("."):
+                continue
+            path = Path(place, name)
+            try:
+                log = _log(path, str(path), kernel=_is_kernel(name))
+            except UserError as error:
+                notes.append(f"left out: {error.message}")
+                continue
+            found.append(log)
+            if len(found) > _MOST_FILES:
+                raise UserError(
+                    f"{folder} has more than {_MOST_FILES:,} files",
+                    code="TOO_MANY_LOGS",
+                    fix="Name the folder of one failed run.",
+                )
+
+
+def _log(path: Path, name: str, *, kernel: bool) -> Log:
+    """Look at one file. Raises: UserError when it cannot be read as text."""
+    try:
+        if not path.is_file() and path.exists() and not path.is_fifo():
+            raise UserError(f"{name} is no file", code="NOT_A_LOG", fix="Name a file or a folder of files.")
+        octets = path.stat().st_size
+        if path.is_fifo():
+            return Log(path=path, name=name, kernel=kernel, octets=0)
+        with _open(path) as stream:
+            head = stream.read(_LOOKED_AT)
+    except FileNotFoundError:
+        raise UserError(
+            f"there is no file {name}",
+            code="LOG_NOT_FOUND",
+            fix="Check the path; `airyard logs ID --download-to DIR` saves a run's logs.",
+        ) from None
+    except (OSError, EOFError) as error:
+        raise UserError(
+            f"{name} cannot be read: {getattr(error, 'strerror', None) or error}",
+            code="LOG_NOT_READABLE",
+            fix="Check its rights, and that it is whole.",
+        ) from None
+    if not head:
+        raise UserError(
+            f"{name} is empty", code="EMPTY_LOG", fix="Name the log of a process that wrote something."
+        )
+    if head.count(b"\0") > len(head) // 100:
+        raise UserError(
+            f"{name} is no text", code="NOT_A_LOG", fix="Name logs; .gz is read too, other archives are not."
+        )
+    return Log(path=path, name=name, kernel=kernel, octets=octets)
+
+
+def _open(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(path, "rb"))
+    return open(path, "rb")  # the caller closes it
+
+
+def read(logs: Sequence[Log]) -> Findings:
+    """Read all logs. Raises: UserError for one that cannot be read to its end.
+
+    Cost: one pass over each; memory does not grow with them. Much is read by as many processes as there are cores.
+    """
+    cores = min(
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, len(logs)
+    )
+    if cores < 2 or sum(log.octets for log in logs) < _MUCH:
+        return _merged(_read_one(log) for log in logs)
+    # The largest first, so that no process is left alone with one at the end; findings keep the order of the logs.
+    order = sorted(range(len(logs)), key=lambda place: -logs[place].octets)
+    with ProcessPoolExecutor(cores) as pool:
+        read_in_order = dict(zip(order, pool.map(_read_one, [logs[place] for place in order]), strict=True))
+    return _merged(read_in_order[place] for place in range(len(logs)))
+
+
+def _merged(parts: Iterable[Findings]) -> Findings:
+    found = Findings()
+    for part in parts:
+        found.merge(part)
+    return found
+
+
+def _read_one(log: Log) -> Findings:
+    reader = Reader(log.name, rank=None if log.kernel else rank_of_file(log.path.name), kernel=log.kernel)
+    try:
+        with _open(log.path) as stream:
+            while block := stream.read(_BLOCK):
+                reader.feed(block)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(
+            f"{log.name} cannot be read to its end: {getattr(error, 'strerror', None) or error}",
+            code="LOG_NOT_READABLE",
+            fix="Copy it again: it is damaged or was cut.",
+        ) from None
+    return reader.findings()
