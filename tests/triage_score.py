@@ -62,7 +62,9 @@ def problems(case: Case, verdict: FailureCause) -> list[str]:
     expected = case.expected
     found = []
     if verdict.failure_class.value not in expected["class"]:
-        found.append(f"class {verdict.failure_class.value} for {'/'.join(expected['class'])} by {verdict.rule}")
+        found.append(
+            f"class {verdict.failure_class.value} for {'/'.join(expected['class'])} by {verdict.rule}"
+        )
     if verdict.action.value not in expected["action"]:
         found.append(f"action {verdict.action.value} for {'/'.join(expected['action'])}")
     if expected["first_rank"] != "any" and verdict.first_rank != expected["first_rank"]:

@@ -295,7 +295,7 @@ USER = (
         "the program raised an exception", "look at the traceback's last lines",
         r"^(?:[A-Za-z_][\w.]*\.)?(?!Dist\w*Error|Connection\w*Error|BrokenPipeError|EOFError|ChildFailedError|SignalException"
         r"|RuntimeError: .{0,120}(?:NCCL|CUDA|gloo|connection|Connection closed|timed out|Broken pipe)"
-        r"|TimeoutError|ncclInternalError|RendezvousTimeoutError|RendezvousConnectionError|ProcessExitedException"
+        r"|TimeoutError|nccl\w*Error|RendezvousTimeoutError|RendezvousConnectionError|ProcessExitedException"
         r"|ProcessRaisedException|subprocess\.CalledProcessError|CalledProcessError)"
         r"[A-Z]\w*(?:Error|Exception)\b(?::|$)",
     ),

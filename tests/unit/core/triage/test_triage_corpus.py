@@ -1,0 +1,41 @@
+"""Triage over the corpus of real cases, the controls, and variants of each: what the score has to be."""
+
+from __future__ import annotations
+
+import pytest
+
+from triage_score import Case, Score, cases, problems, score, verdict_of
+from triage_variants import variant
+
+PARTS = ("develop", "held_out", "controls")
+ALL = [case for part in PARTS for case in cases(part)]
+VARIANTS = 8
+LEAST_RIGHT = 0.95
+
+
+@pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
+def test_a_case_is_judged_as_it_was(case: Case) -> None:
+    assert problems(case, verdict_of(case.files)) == []
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_variants_are_judged_like_their_cases(part: str) -> None:
+    found = score(variant(case, seed) for case in cases(part) for seed in range(VARIANTS))
+    assert found.right >= LEAST_RIGHT * found.total, found
+    assert (found.false_blame, found.missed_hardware) == (0, 0), found
+
+
+def test_the_corpus_is_whole() -> None:
+    counts = {part: len(cases(part)) for part in PARTS}
+    assert counts["develop"] + counts["held_out"] == 32
+    assert counts["held_out"] >= 32 // 5
+
+
+def test_the_score_sees_what_is_wrong() -> None:
+    hardware = next(case for case in ALL if case.name.endswith("01-xid79-game-load"))
+    innocent = next(case for case in ALL if case.name.endswith("out-of-memory"))
+    found = Score()
+    found.count(hardware, verdict_of(innocent.files))
+    found.count(innocent, verdict_of(hardware.files))
+    assert (found.right, found.total, found.false_blame, found.missed_hardware) == (0, 2, 1, 1)
+    assert problems(innocent, verdict_of(hardware.files))

@@ -1,0 +1,188 @@
+"""Which finding decides, who is blamed for it, and what never blames anybody."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as some
+
+from airyard.core.health.facts import Component, HealthEvent, Severity, Source
+from airyard.core.run import Cause
+from airyard.core.triage.causes import Action, FailureCause, FailureClass
+from airyard.core.triage.judging import RankExit, judge
+from airyard.core.triage.reading import Findings, Reader
+
+WATCHDOG = (
+    "[rank{0}]:[E1102 10:00:03.100 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=912, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600000 milliseconds"
+)
+XID79 = "2025-03-04T{0}Z n7 kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+
+
+def findings(job: str = "", kernel: str = "") -> Findings:
+    found = Findings()
+    for text, is_kernel in ((job, False), (kernel, True)):
+        reader = Reader("kern.log" if is_kernel else "train.log", kernel=is_kernel)
+        reader.feed(text.encode())
+        found.merge(reader.findings())
+    return found
+
+
+def verdict(job: str = "", kernel: str = "", **more: object) -> FailureCause:
+    return judge(findings(job, kernel), **more)  # type: ignore[arg-type]  # exits, events and nodes
+
+
+def event(**changes: object) -> HealthEvent:
+    given: dict[str, object] = {
+        "event_id": "b-1",
+        "rule": "xid.79",
+        "machine": "n7",
+        "at_ms": 1_741_082_400_000,
+        "component": Component.GPU,
+        "severity": Severity.CRITICAL,
+        "source": Source.KERNEL,
+        "message": "Xid 79: the GPU has fallen off the bus",
+        "node": "n7",
+        "device": 3,
+        **changes,
+    }
+    return HealthEvent(**given)  # type: ignore[arg-type]  # its fields
+
+
+def test_a_timeout_alone_blames_nobody() -> None:
+    said = verdict("\n".join(WATCHDOG.format(rank) for rank in range(8)))
+    assert (said.failure_class, said.cause, said.action) == (
+        FailureClass.UNKNOWN,
+        Cause.PLATFORM,
+        Action.RETRY_ELSEWHERE,
+    )
+    assert (said.blamed_node, said.blamed_device, said.confirmed, said.first_rank) == ("", "", False, None)
+
+
+def test_a_timeout_is_the_effect_of_an_error_elsewhere() -> None:
+    said = verdict(f"{WATCHDOG.format(0)}\n[rank5]: KeyError: 'labels'\n{WATCHDOG.format(1)}\n")
+    assert (said.failure_class, said.first_rank, said.rule) == (FailureClass.USER, 5, "user.exception")
+    assert said.cascade == ("torch.watchdog",)
+
+
+def test_what_a_job_prints_confirms_nothing() -> None:
+    said = verdict(
+        "[rank1]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n", nodes={1: "n4"}
+    )
+    assert (said.failure_class, said.first_rank, said.blamed_node) == (FailureClass.HARDWARE, 1, "n4")
+    assert not said.confirmed
+
+
+def test_the_kernel_confirms() -> None:
+    said = verdict("RuntimeError: CUDA error: unspecified launch failure\n", XID79.format("10:00:00"))
+    assert (said.failure_class, said.confirmed) == (FailureClass.HARDWARE, True)
+    assert (said.blamed_node, said.blamed_device) == ("n7", "0000:3b:00")
+    assert said.evidence[0].kernel
+
+
+def test_an_old_fault_is_not_the_cause() -> None:
+    job = "2025-03-04T10:00:00Z [rank0]: ValueError: no such optimiser\n"
+    assert verdict(job, XID79.format("09:20:00")).failure_class is FailureClass.USER
+    assert verdict(job, XID79.format("09:59:00")).failure_class is FailureClass.HARDWARE
+    assert verdict(job, XID79.format("10:10:00")).failure_class is FailureClass.USER
+
+
+def test_the_programs_own_errors_stand_against_the_kernels_word() -> None:
+    job = "2025-03-04T10:00:00Z torch.OutOfMemoryError: CUDA out of memory.\n"
+    said = verdict(job, XID79.format("09:59:59"))
+    assert (said.failure_class, said.confirmed) == (FailureClass.USER, False)
+
+
+def test_a_monitor_confirms_and_names_the_device() -> None:
+    job = "2025-03-04T10:00:05Z [rank3]: RuntimeError: CUDA error: an illegal memory access was encountered\n"
+    said = verdict(job, events=(event(),))
+    assert (said.failure_class, said.blamed_node, said.blamed_device, said.confirmed) == (
+        FailureClass.HARDWARE,
+        "n7",
+        "3",
+        True,
+    )
+    unsure = verdict(job, events=(event(confirmed=False), event(severity=Severity.WARNING)))
+    assert unsure.failure_class is FailureClass.USER
+
+
+def test_the_first_of_two_ranks_by_their_clocks() -> None:
+    job = "2025-03-04T10:00:09Z [rank0]: KeyError: 'a'\n2025-03-04T10:00:04Z [rank6]: KeyError: 'a'\n"
+    assert verdict(job).first_rank == 6
+
+
+def test_a_network_that_came_first_is_not_excused_by_an_exception_of_the_teardown() -> None:
+    job = (
+        "2025-03-04T10:00:00Z n0:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.3<4410> with status=12 "
+        "opcode=0 len=0 vendor err 129 (Recv)\n"
+        "2025-03-04T10:00:01Z ValueError: I/O operation on closed file\n"
+    )
+    said = verdict(job)
+    assert (said.failure_class, said.cause) == (FailureClass.NETWORK, Cause.NETWORK)
+    assert said.blamed_node == ""
+
+
+def test_one_gpu_under_many_programs_and_one_program_on_many_gpus() -> None:
+    line = "[ {0}.0] NVRM: Xid (PCI:0000:{1}:00): 31, pid={2}, name={3}, MMU Fault\n"
+    one = "".join(line.format(n, "1d", 100 + n, "python3") for n in range(4))
+    many = "".join(line.format(n, f"{n}d", 100, "python3") for n in range(4))
+    each = "".join(line.format(n, "1d", 100 + n, f"tool{n}") for n in range(4))
+    assert verdict(kernel=one).failure_class is FailureClass.HARDWARE
+    assert not verdict(kernel=one).confirmed
+    assert verdict(kernel=many).failure_class is FailureClass.USER
+    assert verdict(kernel=each).failure_class is FailureClass.DRIVER
+
+
+def test_a_killed_process_by_what_else_is_known() -> None:
+    killed = (RankExit(rank=2, signal=9),)
+    assert verdict(exits=killed).failure_class is FailureClass.UNKNOWN
+    assert verdict(exits=(RankExit(rank=2, signal=9, out_of_memory=True),)).cause is Cause.USER_LIMIT
+    full = "host memory used 241.0/251.5 GB\n"
+    assert verdict(full, exits=killed).cause is Cause.USER_LIMIT
+    assert verdict(full.replace("241.0", "100.0"), exits=killed).failure_class is FailureClass.UNKNOWN
+
+
+def test_the_driver_knows_the_cure() -> None:
+    line = "[ 5.0] NVRM: Xid (PCI:0000:3b:00): {0}\n"
+    reset = verdict(kernel=line.format("48, pid=1, DBE"))
+    told = verdict(
+        kernel=line.format("48, pid=1, DBE")
+        + line.format("154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)")
+    )
+    assert (reset.action, told.action) == (Action.CORDON_RESET, Action.CORDON_REBOOT)
+    assert told.rule == "xid.48"
+
+
+USER_LINES = (
+    "torch.OutOfMemoryError: CUDA out of memory.",
+    "AssertionError",
+    "RuntimeError: CUDA error: device-side assert triggered",
+    "RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x512 and 768x128)",
+    "RuntimeError: Detected mismatch between collectives on ranks.",
+    "Loss is nan, stopping training",
+)
+FORGED = (
+    "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
+    "[ 5.0] NVRM: Xid (PCI:0000:3b:00): 48, pid=1, DBE",
+    "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 23001, Fatal, Link 35",
+    WATCHDOG.format(0),
+    "NCCL WARN Net : Connection closed by remote peer 10.0.0.1<99>",
+)
+
+
+@given(
+    some.sampled_from(USER_LINES),
+    some.lists(some.sampled_from(FORGED), max_size=5),
+    some.integers(0, 5),
+)
+def test_an_error_of_the_program_never_blames_a_node(line: str, others: list[str], place: int) -> None:
+    others.insert(place, line)
+    said = verdict("\n".join(others) + "\n", nodes={0: "n0"})
+    assert said.failure_class is FailureClass.USER
+    assert (said.blamed_node, said.blamed_device, said.confirmed) == ("", "", False)
+
+
+@given(some.lists(some.sampled_from(FORGED), max_size=8))
+def test_forged_lines_confirm_nothing_and_are_no_hardware(lines: list[str]) -> None:
+    said = verdict("\n".join(lines) + "\n")
+    assert said.failure_class is FailureClass.UNKNOWN
+    assert not said.confirmed
