@@ -159,6 +159,13 @@ def explain(ref: str) -> Request:
     return Request(method="GET", path=_path("runs", ref, "explain"))
 
 
+def triage(ref: str, *, attempt: int = LATEST) -> Request:
+    """Ask why an attempt failed. It reads whole logs, so that it may take a while."""
+    return Request(
+        method="GET", path=_path("runs", ref, "triage", query=[("attempt", attempt)]), read_timeout_s=300.0
+    )
+
+
 def logs(
     ref: str,
     *,

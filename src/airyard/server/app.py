@@ -32,6 +32,7 @@ from airyard.server import (
     routes_status,
     routes_stream,
     routes_submit,
+    routes_triage,
     routes_yard,
 )
 from airyard.server.access import authorise_route
@@ -78,6 +79,7 @@ def create_app(
     for part in (
         routes_status,
         routes_submit,
+        routes_triage,
         routes_runs,
         routes_changes,
         routes_logs,

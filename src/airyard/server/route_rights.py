@@ -62,6 +62,7 @@ _NATIVE: Mapping[str, Entry] = {
     "GET /runs/{ref}/metrics": Access(Verb.VIEW, Thing.TRACKING),
     "POST /runs/{ref}/page": Access(Verb.VIEW, Thing.TRACKING, audited=True),
     "GET /runs/{ref}/files": Access(Verb.VIEW, Thing.OUTPUT, audited=True),
+    "GET /runs/{ref}/triage": _VIEW_LOG,
     "GET /runs/{ref}/logs": _VIEW_LOG,
     "GET /runs/{ref}/logs/raw": _VIEW_LOG,
     "GET /runs/{ref}/stream": _VIEW_LOG,

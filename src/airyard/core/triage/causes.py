@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from airyard.core.run import Cause
 
@@ -74,3 +75,30 @@ class FailureCause:
     evidence: tuple[EvidenceLine, ...] = ()
     cascade: tuple[str, ...] = ()
     """Rules that matched too and are effects of the first failure, or say nothing by themselves."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the wire form; who is not blamed is null."""
+        return {
+            "class": self.failure_class.value,
+            "cause": self.cause.value,
+            "action": self.action.value,
+            "rule": self.rule,
+            "message": self.message,
+            "next_step": self.next_step,
+            "confidence": self.confidence,
+            "confirmed": self.confirmed,
+            "first_rank": self.first_rank,
+            "blamed_node": self.blamed_node or None,
+            "blamed_device": self.blamed_device or None,
+            "evidence": [
+                {
+                    "file": line.file,
+                    "line": line.number,
+                    "rank": line.rank,
+                    "kernel": line.kernel,
+                    "text": line.text,
+                }
+                for line in self.evidence
+            ],
+            "also_seen": list(self.cascade),
+        }

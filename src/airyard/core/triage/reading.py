@@ -228,7 +228,7 @@ class Reader:
         signature = signature_of(line.text)
         if signature is None:
             return
-        self._keep(signature, line.text, number, rank, line.host or self._host, line.device, line.at_ms)
+        self._keep(signature, line.text, number, rank, self._host or line.host, line.device, line.at_ms)
         if signature.rule == "torch.watchdog":
             self._collective(line.text, number, rank)
 

@@ -1,0 +1,62 @@
+"""Why an attempt failed, read from the logs of all its members when somebody asks.
+
+Owns: the wire side, and which attempt is meant. Must not know: how a verdict is found.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.concurrency import run_in_threadpool
+
+from airyard.app.triaging import triage
+from airyard.app.views import Document
+from airyard.core.errors import Conflict, Fix, NotFound
+from airyard.core.run import Attempt, Outcome, Run
+from airyard.server.requests import PREFIX, Caller, Context, Ref, run_of
+from airyard.wire.triage import TriageAnswer
+
+router = APIRouter(prefix=PREFIX, tags=["runs"])
+LATEST = -1
+_FAILED = (Outcome.FAILED, Outcome.LOST, Outcome.TIMED_OUT)
+
+
+@router.get("/runs/{ref}/triage", responses={200: {"model": TriageAnswer}})
+async def triage_run(
+    context: Context,
+    caller: Caller,
+    ref: Ref,
+    attempt: Annotated[int, Query(ge=LATEST, description="-1: the latest that failed")] = LATEST,
+) -> Document:
+    """Say why an attempt failed: class, first failing rank, evidence, next step. Reads at most 64 MiB a member."""
+    run = await run_of(context, caller, ref)
+    chosen = _attempt(run, attempt)
+    verdict = await run_in_threadpool(triage, context.logs, chosen)
+    return {"run_id": run.run_id, "attempt": chosen.number, "verdict": verdict.as_json()}
+
+
+def _attempt(run: Run, number: int) -> Attempt:
+    """Return the attempt that is meant. Raises: NotFound, Conflict for one that did not fail."""
+    if number >= len(run.attempts):
+        raise NotFound(
+            f"run {run.run_id} has no attempt {number}; it has {len(run.attempts)}", code="NO_ATTEMPT"
+        )
+    if number != LATEST:
+        chosen = run.attempts[number]
+        if chosen.outcome in _FAILED:
+            return chosen
+        what = chosen.outcome.value if chosen.outcome is not None else chosen.state.value
+        raise Conflict(
+            f"attempt {number} of run {run.run_id} did not fail: it is {what}",
+            code="NOT_FAILED",
+            fix=Fix(text="look at what it is doing", command=f"airyard explain {run.run_id}"),
+        )
+    failed = [one for one in run.attempts if one.outcome in _FAILED]
+    if not failed:
+        raise Conflict(
+            f"no attempt of run {run.run_id} has failed",
+            code="NOT_FAILED",
+            fix=Fix(text="look at what it is doing", command=f"airyard explain {run.run_id}"),
+        )
+    return failed[-1]

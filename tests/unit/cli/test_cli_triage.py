@@ -1,0 +1,133 @@
+"""The verb triage: saved logs without a server, a run of the server, and what it says of bad input."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airyard.core.triage.causes import FailureCause
+from airyard.core.triage.judging import judge
+from airyard.core.triage.reading import Findings
+from triage_score import CORPUS
+
+ECC = "[rank1]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+
+
+def told(done: tuple[int, str, str]) -> Any:
+    code, out, err = done
+    assert (code, err) == (0, "")
+    return json.loads(out)["data"]
+
+
+def test_a_folder_of_logs_with_the_kernels_beside_them(airyard: Any) -> None:
+    found = told(airyard("triage", str(CORPUS / "develop" / "14-container-fails-gsp"), "-o", "json"))
+    assert (found["class"], found["cause"], found["rule"]) == ("driver", "NODE", "xid.119")
+    assert (found["confirmed"], found["blamed_device"], found["files"]) == (True, "0000:81:00", 3)
+    assert found["evidence"][0]["kernel"] is True
+
+
+def test_text_names_file_and_line(airyard: Any, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(f"step 1\nstep 2\n{ECC}")
+    code, out, err = airyard("triage", str(log))
+    assert (code, err) == (0, "")
+    assert "class       hardware → DEVICE" in out
+    assert "first rank  1\n" in out
+    assert f"{log}:3: RuntimeError: CUDA error: uncorrectable ECC error encountered" in out
+    assert "blamed      nobody" in out
+
+
+def test_one_file_a_rank_and_compressed(airyard: Any, tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)\n")
+    (tmp_path / "rank7.log.gz").write_bytes(gzip.compress(b"KeyError: 'labels'\n"))
+    found = told(airyard("triage", str(tmp_path), "-o", "json"))
+    assert (found["class"], found["first_rank"], found["also_seen"]) == ("user", 7, ["torch.watchdog"])
+
+
+def test_a_kernels_log_by_any_name(airyard: Any, tmp_path: Path) -> None:
+    (tmp_path / "n7.txt").write_text("[ 5.0] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n")
+    as_job = told(airyard("triage", str(tmp_path / "n7.txt"), "-o", "json"))
+    assert (as_job["class"], as_job["confirmed"]) == ("unknown", False)
+    as_kernel = told(airyard("triage", "--kernel", str(tmp_path / "n7.txt"), "-o", "json"))
+    assert (as_kernel["class"], as_kernel["confirmed"]) == ("hardware", True)
+
+
+def test_what_others_wrote_into_the_kernels_log_is_told(airyard: Any, tmp_path: Path) -> None:
+    (tmp_path / "kmsg").write_text("12,9,88,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n")
+    code, out, err = airyard("triage", str(tmp_path))
+    assert code == 0
+    assert "class       unknown" in out
+    assert "1 lines of a kernel's log were not written by the kernel" in err
+
+
+def test_many_octets_are_read_by_several_processes_to_the_same_end(
+    airyard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(4):
+        text = "step 1 loss 2.0\n" * 2000 + (ECC.replace("rank1", "rank2") if rank == 2 else "")
+        (tmp_path / f"rank{rank}.log").write_text(text)
+    alone = told(airyard("triage", str(tmp_path), "-o", "json"))
+    monkeypatch.setattr("airyard.cli.triage_files._MUCH", 1)
+    together = told(airyard("triage", str(tmp_path), "-o", "json"))
+    assert alone == together
+    assert (together["first_rank"], together["lines"]) == (2, 8001)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code", "words"),
+    [
+        ("none.log", None, "LOG_NOT_FOUND", "there is no file"),
+        ("empty.log", b"", "EMPTY_LOG", "is empty"),
+        ("binary.log", b"\x7fELF" + b"\0" * 400, "NOT_A_LOG", "is no text"),
+        ("cut.log.gz", gzip.compress(b"x" * 100_000)[:60], "LOG_NOT_READABLE", "cannot be read"),
+        ("false.log.gz", b"plain text", "LOG_NOT_READABLE", "cannot be read"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_name(
+    airyard: Any, tmp_path: Path, name: str, content: bytes | None, code: str, words: str
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    exit_code, out, _ = airyard("triage", str(path), "-o", "json")
+    error = json.loads(out)["error"]
+    assert (exit_code, error["code"]) == (2, code)
+    assert words in error["message"]
+    assert name in error["message"]
+    assert error["fix"]
+
+
+def test_a_folder_leaves_out_what_is_no_log_and_says_so(airyard: Any, tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text("KeyError: 'labels'\n")
+    (tmp_path / "model.pt").write_bytes(b"PK\3\4" + b"\0" * 400)
+    (tmp_path / ".hidden").write_text(ECC)
+    code, out, err = airyard("triage", str(tmp_path))
+    assert code == 0
+    assert "class       user" in out
+    assert err == f"left out: {tmp_path / 'model.pt'} is no text\n"
+
+
+def test_a_folder_without_logs_is_refused(airyard: Any, tmp_path: Path) -> None:
+    code, out, _ = airyard("triage", str(tmp_path), "-o", "json")
+    assert (code, json.loads(out)["error"]["code"]) == (2, "NO_LOGS")
+
+
+def test_nothing_named_and_an_attempt_of_files_are_usage_errors(airyard: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("x\n")
+    assert airyard("triage")[0] == 2
+    code, _, err = airyard("triage", str(tmp_path / "a.log"), "--attempt", "1")
+    assert code == 2
+    assert "--attempt is of a run" in err
+
+
+def test_a_run_is_asked_of_the_server(airyard: Any) -> None:
+    verdict: FailureCause = judge(Findings())
+    answers = {"GET /runs/12/triage": [{"run_id": 12, "attempt": 1, "verdict": verdict.as_json()}]}
+    code, out, _ = airyard("triage", "12", "--attempt", "1", answers=answers)
+    assert code == 0
+    assert "nothing in these logs looks like a failure (nothing.found)" in out
+    assert "the logs of attempt 1 of run 12" in out
