@@ -68,7 +68,8 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Tools": {
         "doctor": "Check this machine and say what to fix.",
-        "triage": "Say from saved logs why a run failed.",
+        "health": "Check this machine's GPUs and the rest of it.",
+        "triage": "Say from logs why a run failed.",
         "schema": "Print the JSON Schema of the workload file.",
         "completion": "Print the completion script of a shell.",
         "sim": "Run the simulator.",

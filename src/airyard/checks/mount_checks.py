@@ -1,0 +1,138 @@
+"""The rule over mounts: every file system answers within seconds.
+
+Owns: asking each in a process of its own, because a dead file server never answers. Must not know: what lies on them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from airyard.checks.contract import Check, Probe, Site, Thresholds, failed, passed, skipped
+from airyard.core.health.facts import CheckResult, Component
+
+_REMOTE = (
+    "nfs",
+    "nfs4",
+    "lustre",
+    "ceph",
+    "gpfs",
+    "beegfs",
+    "cifs",
+    "smb3",
+    "fuse",
+    "9p",
+    "virtiofs",
+    "wekafs",
+)
+_LOCAL = ("ext4", "xfs", "btrfs", "zfs", "f2fs", "overlay")
+_WAIT_S = 6.0
+_STEP_S = 0.01
+NAME = "host.mounts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A mounted file system. ``took_ms`` is None where it did not answer; ``problem`` is what it answered."""
+
+    path: str
+    kind: str
+    took_ms: float | None
+    problem: str = ""
+
+
+def collect(site: Site) -> tuple[Mount, ...]:
+    """Ask every mount of a disk or a file server, all at once; those that do not answer are left behind."""
+    wanted = _mounts(site)
+    began = time.monotonic()
+    waiting = {_ask(path): (path, kind) for path, kind in wanted}
+    found = []
+    while waiting and time.monotonic() - began < _WAIT_S:
+        for pid in list(waiting):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                path, kind = waiting.pop(pid)
+                code = os.waitstatus_to_exitcode(status)
+                problem = os.strerror(code) if code > 0 else ""
+                found.append(
+                    Mount(path=path, kind=kind, took_ms=(time.monotonic() - began) * 1000, problem=problem)
+                )
+        time.sleep(_STEP_S)
+    for pid, (path, kind) in waiting.items():
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)  # it may be in the kernel, and never hear it: nobody waits for it
+        found.append(Mount(path=path, kind=kind, took_ms=None))
+    return tuple(sorted(found, key=lambda mount: mount.path))
+
+
+def _mounts(site: Site) -> list[tuple[str, str]]:
+    try:
+        lines = site.path("/proc/self/mounts").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    found = {}
+    for line in lines:
+        parts = line.split()
+        if len(parts) >= 3 and (parts[2].split(".")[0] in _REMOTE or parts[2] in _LOCAL):
+            path = parts[1].encode().decode("unicode_escape", "replace")
+            found[path] = parts[2]
+    return sorted(found.items())
+
+
+def _ask(path: str) -> int:
+    """Start a process that looks at a path; its exit code is the error's number."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 0
+    try:
+        os.statvfs(path)
+    except OSError as error:
+        code = error.errno or 1
+    os._exit(min(code, 255))
+
+
+def _answered(read: tuple[Mount, ...], limits: Thresholds) -> Iterator[CheckResult]:
+    if not read:
+        yield skipped(NAME, "no mounts are told of here")
+        return
+    slow = limits["mount_ms_fail"]
+    bad = [
+        mount
+        for mount in read
+        if mount.took_ms is None or mount.took_ms > slow or mount.problem == "Stale file handle"
+    ]
+    for mount in bad:
+        what = "does not answer" if mount.took_ms is None else mount.problem or f"took {mount.took_ms:.0f} ms"
+        yield failed(
+            NAME,
+            f"{mount.path} ({mount.kind}) {what}",
+            "look at its server and network; where many machines show it, it is the storage's",
+            Component.STORAGE,
+            value=mount.took_ms,
+            threshold=slow,
+            unit="ms",
+        )
+    if not bad:
+        yield passed(NAME, f"{len(read)} mounts answered")
+
+
+PROBE = Probe(
+    name="mounts",
+    collect=collect,
+    deadline_s=10.0,
+    checks=(
+        Check(
+            name=NAME,
+            number=35,
+            title="mounts",
+            passes="each answers within mount_ms_fail",
+            judge=_answered,
+            component=Component.STORAGE,
+        ),
+    ),
+)

@@ -1,0 +1,184 @@
+"""Reads GPUs through NVML: one frozen reading a device, with what could not be read and why.
+
+Owns: every call to nvidia-ml-py of the health checks, and the four ways in which one can fail. Must not know: what a
+reading means (``gpu_checks.py``). Calls may hang: whoever reads does so in a process that can be given up.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+NO_LIBRARY = 12
+NOT_SUPPORTED = 3
+NO_FUNCTION = 13
+LOST = 15
+MISMATCH = 18
+NOT_LOADED = 9
+RECOVERY_ACTION = 230
+"""The field in which the driver says what a GPU needs to recover."""
+_MOST_LINKS = 36
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One device. None is what this device or driver does not tell; ``errors``: the code of every call that failed."""
+
+    index: int
+    uuid: str = ""
+    name: str = ""
+    serial: str = ""
+    pci: str = ""
+    vbios: str = ""
+    persistence: bool | None = None
+    mig: bool | None = None
+    ecc: bool | None = None
+    ecc_pending: bool | None = None
+    corrected: int | None = None
+    uncorrected: int | None = None
+    remapped_uncorrected: int | None = None
+    remap_pending: bool | None = None
+    remap_failure: bool | None = None
+    banks_low: int | None = None
+    banks_none: int | None = None
+    recovery_action: int | None = None
+    clock_reasons: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    power_default_w: float | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    links: tuple[bool, ...] | None = None
+    fabric_state: int | None = None
+    fabric_summary: int | None = None
+    memory_used_mib: float | None = None
+    pids: tuple[int, ...] = ()
+    errors: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def lost(self) -> bool:
+        """True when a call said that the GPU does not answer any more."""
+        return LOST in self.errors.values()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpus:
+    """All devices. ``error`` is the code with which NVML itself did not open; None when it did."""
+
+    gpus: tuple[Gpu, ...] = ()
+    driver: str = ""
+    cuda: int = 0
+    error: int | None = None
+    error_text: str = ""
+
+
+def read() -> Gpus:
+    """Read all devices once. Never raises for what NVML says. Cost: some ms a device, and the driver's own delays."""
+    try:
+        import pynvml
+    except ImportError:
+        return Gpus(error=NO_LIBRARY, error_text="nvidia-ml-py is not installed")
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+        driver, cuda = str(pynvml.nvmlSystemGetDriverVersion()), int(pynvml.nvmlSystemGetCudaDriverVersion())
+    except pynvml.NVMLError as error:
+        return Gpus(error=int(error.value), error_text=str(error))
+    return Gpus(gpus=tuple(_gpu(pynvml, index) for index in range(count)), driver=driver, cuda=cuda)
+
+
+def _gpu(nvml: ModuleType, index: int) -> Gpu:
+    errors: dict[str, int] = {}
+
+    def ask(call: str, *arguments: Any) -> Any:
+        try:
+            return getattr(nvml, call)(*arguments)
+        except nvml.NVMLError as error:
+            errors[call] = int(error.value)
+            return None
+
+    handle = ask("nvmlDeviceGetHandleByIndex", index)
+    if handle is None:
+        return Gpu(index=index, errors=errors)
+    ecc, remapped = ask("nvmlDeviceGetEccMode", handle), ask("nvmlDeviceGetRemappedRows", handle)
+    banks, memory = ask("nvmlDeviceGetRowRemapperHistogram", handle), ask("nvmlDeviceGetMemoryInfo", handle)
+    mig, pci = ask("nvmlDeviceGetMigMode", handle), ask("nvmlDeviceGetPciInfo", handle)
+    fabric = _fabric(nvml, ask, handle)
+    processes = ask("nvmlDeviceGetComputeRunningProcesses", handle) or []
+    return Gpu(
+        index=index,
+        uuid=str(ask("nvmlDeviceGetUUID", handle) or ""),
+        name=str(ask("nvmlDeviceGetName", handle) or ""),
+        serial=str(ask("nvmlDeviceGetSerial", handle) or ""),
+        pci=_text(pci.busId) if pci is not None else "",
+        vbios=str(ask("nvmlDeviceGetVbiosVersion", handle) or ""),
+        persistence=_flag(ask("nvmlDeviceGetPersistenceMode", handle)),
+        mig=bool(mig[0]) if mig is not None else None,
+        ecc=bool(ecc[0]) if ecc is not None else None,
+        ecc_pending=bool(ecc[1]) if ecc is not None else None,
+        corrected=ask("nvmlDeviceGetTotalEccErrors", handle, 0, 0),
+        uncorrected=ask("nvmlDeviceGetTotalEccErrors", handle, 1, 0),
+        remapped_uncorrected=remapped[1] if remapped is not None else None,
+        remap_pending=bool(remapped[2]) if remapped is not None else None,
+        remap_failure=bool(remapped[3]) if remapped is not None else None,
+        banks_low=int(banks.low) if banks is not None else None,
+        banks_none=int(banks.none) if banks is not None else None,
+        recovery_action=_field(ask, handle, RECOVERY_ACTION),
+        clock_reasons=ask("nvmlDeviceGetCurrentClocksEventReasons", handle),
+        temperature_c=ask("nvmlDeviceGetTemperature", handle, 0),
+        power_w=_watts(ask("nvmlDeviceGetPowerUsage", handle)),
+        power_limit_w=_watts(ask("nvmlDeviceGetEnforcedPowerLimit", handle)),
+        power_default_w=_watts(ask("nvmlDeviceGetPowerManagementDefaultLimit", handle)),
+        pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
+        pcie_width_max=ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
+        links=_links(nvml, handle),
+        fabric_state=fabric[0],
+        fabric_summary=fabric[1],
+        memory_used_mib=memory.used / (1 << 20) if memory is not None else None,
+        pids=tuple(sorted(int(process.pid) for process in processes)),
+        errors=errors,
+    )
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _flag(value: int | None) -> bool | None:
+    return None if value is None else bool(value)
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def _field(ask: Callable[..., Any], handle: Any, number: int) -> int | None:
+    values = ask("nvmlDeviceGetFieldValues", handle, [number])
+    if values is None or values[0].nvmlReturn != 0:
+        return None
+    return int(values[0].value.uiVal)
+
+
+def _links(nvml: ModuleType, handle: Any) -> tuple[bool, ...] | None:
+    """Return the state of every link there is; None where links are not told of at all."""
+    states = []
+    for link in range(_MOST_LINKS):
+        try:
+            states.append(bool(nvml.nvmlDeviceGetNvLinkState(handle, link)))
+        except nvml.NVMLError:
+            break  # no such link: they are numbered without holes
+    return tuple(states) or None
+
+
+def _fabric(nvml: ModuleType, ask: Callable[..., Any], handle: Any) -> tuple[int | None, int | None]:
+    structure = getattr(nvml, "c_nvmlGpuFabricInfo_v3_t", None)
+    if structure is None:
+        return None, None
+    info = structure()
+    if ask("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(info)) is None:
+        return None, None
+    return int(info.state), int(info.healthSummary)

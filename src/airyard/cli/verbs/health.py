@@ -1,0 +1,148 @@
+"""``airyard health``: this machine's GPUs and the rest of it, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from airyard.cli import formats
+from airyard.cli.app import App, Verb, VerbGroup, pass_app
+from airyard.cli.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from airyard.core.health.facts import CheckResult
+
+_COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "red", "SKIP": "dim", "UNKNOWN": "magenta"}
+
+
+@click.group("health", cls=VerbGroup)
+def command() -> None:
+    """Check this machine: its GPUs through NVML, the kernel's log, memory, disk, mounts, names and RDMA ports."""
+
+
+@command.command("check", cls=Verb)
+@click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="So many GPUs should be there.")
+@click.option("--full", is_flag=True, help="Watch longer, and run what takes minutes.")
+@click.option("--name", "names", multiple=True, metavar="HOST", help="Resolve this name, too.")
+@click.option(
+    "--folder", type=click.Path(path_type=Path), metavar="DIR", help="Where runs write (the data folder)."
+)
+@click.option(
+    "--thresholds", type=click.Path(path_type=Path), metavar="FILE", help="Limits over the packaged ones."
+)
+@click.option(
+    "--own", type=click.Path(path_type=Path), metavar="DIR", help="A folder with checks of your own."
+)
+@click.option("--all", "everything", is_flag=True, help="Show what was skipped, too.")
+@pass_app
+def check(
+    app: App,
+    gpus: int | None,
+    full: bool,
+    names: tuple[str, ...],
+    folder: Path | None,
+    thresholds: Path | None,
+    own: Path | None,
+    everything: bool,
+) -> int:
+    """Check this machine now. Exits 0 when all is well, 1 when a check failed, 5 when one could not be told.
+
+    Warnings do not count. It needs no server, and runs best while nothing else does: GPUs in use are told of.
+    """
+    from airyard.checks import catalogue, running  # slow to import, and for this verb only
+    from airyard.checks.contract import Profile, Site
+    from airyard.checks.thresholds import load
+    from airyard.core.health.facts import CheckStatus
+
+    profile = Profile.FULL if full else Profile.FAST
+    site = Site(data_folder=folder or _data_folder(app), gpus=gpus, hosts=names, full=full)
+    own_probes = catalogue.load_own(own) if own is not None else []
+    results = running.run(catalogue.probes(profile, own_probes), site, load(thresholds))
+    ok = not any(result.status is CheckStatus.FAIL for result in results)
+    if app.as_json:
+        app.console.data({"ok": ok, "profile": profile.value, "checks": [_document(one) for one in results]})
+    else:
+        _print(app, results, everything)
+    if not ok:
+        return ExitCode.USER_CODE
+    unknown = any(result.status is CheckStatus.UNKNOWN for result in results)
+    return ExitCode.UNAVAILABLE if unknown else ExitCode.SUCCESS
+
+
+def _data_folder(app: App) -> Path:
+    """Return the data folder, or the nearest folder above it that is there: nothing is made for a check."""
+    place: Path = app.client.target.home
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    return place
+
+
+def _document(result: CheckResult) -> dict[str, Any]:
+    return {
+        "check": result.check,
+        "status": result.status.value,
+        "message": result.message,
+        "device": result.device,
+        "value": result.value,
+        "threshold": result.threshold,
+        "unit": result.unit or None,
+        "next_step": result.next_step or None,
+        "component": result.component.value,
+        "remedy": result.remedy.value,
+        "retest": result.retest.value,
+        "duration_ms": result.duration_ms,
+        "details": dict(result.details),
+    }
+
+
+def _print(app: App, results: Sequence[CheckResult], everything: bool) -> None:
+    colour = app.console.colour_out
+    counts: dict[str, int] = {}
+    told = ""
+    for result in results:
+        status = result.status.value
+        counts[status] = counts.get(status, 0) + 1
+        if (status == "SKIP" and not everything) or (status == "UNKNOWN" and result.message == told):
+            continue  # a probe that is late says so once, not for each of its checks
+        told = result.message
+        word = formats.paint(f"{status.lower():<7}", _COLOURS[status], colour)
+        app.console.text(f"{word} {result.check:<22} {result.message}")
+        if result.next_step and status != "PASS":
+            app.console.text(f"{'':<30} next: {result.next_step}")
+    said = ", ".join(f"{count} {status.lower()}" for status, count in sorted(counts.items()))
+    app.console.text(
+        f"{said}" + ("" if everything or "SKIP" not in counts else " (--all shows what was skipped)")
+    )
+
+
+@command.command("checks", cls=Verb)
+@pass_app
+def checks(app: App) -> None:
+    """List the checks there are: what each looks at, and when it passes."""
+    from airyard.checks.catalogue import PROBES  # slow to import, and for this verb only
+
+    rows = [(check, probe) for probe in PROBES for check in probe.checks]
+    if app.as_json:
+        app.console.data(
+            {
+                "checks": [
+                    {
+                        "check": check.name,
+                        "number": check.number,
+                        "title": check.title,
+                        "passes": check.passes,
+                        "probe": probe.name,
+                        "profile": probe.profile.value,
+                        "component": check.component.value,
+                        "deadline_s": probe.deadline_s,
+                    }
+                    for check, probe in rows
+                ]
+            }
+        )
+        return
+    for check, _ in rows:
+        app.console.text(f"{check.name:<22} {check.title}: {check.passes}")

@@ -1,0 +1,75 @@
+"""Limits of health checks: whose they are, and what is wrong with a file of a site's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airyard.checks.thresholds import generation_of, limits, load, packaged
+from airyard.core.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("product", "generation"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H100 PCIe", ""),
+        ("NVIDIA H100 NVL", ""),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA GB200", "B200"),
+        ("NVIDIA B300 SXM6 AC", "B300"),
+        ("NVIDIA GH200 480GB", "GH200"),
+        ("NVIDIA GeForce RTX 4090", ""),
+        ("", ""),
+    ],
+)
+def test_generations_by_product_names(product: str, generation: str) -> None:
+    assert generation_of(product) == generation
+
+
+def test_a_generation_has_its_own_limits_over_those_of_all() -> None:
+    h100, unknown = limits(packaged(), "H100"), limits(packaged(), "")
+    assert h100["nvlinks"] == 18
+    assert unknown.get("nvlinks") is None
+    assert h100["ecc_corrected_fail"] == unknown["ecc_corrected_fail"] == 50_000_000
+    assert all(h100.sources.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[H100]\nnvlinks = 12\n", "its version is None"),
+        ("version = 2\n", "its version is 2; this release reads 1"),
+        ("version = 1\n[H100]\nnvlinks = 'x'\n", "[H100] nvlinks is no number: 'x'"),
+        ("version = 1\n[H100]\nnvlinks = true\n", "[H100] nvlinks is no number: True"),
+        ("version = 1\n[H100]\nnvlinks = -1\n", "[H100] nvlinks is below zero: -1"),
+        ("version = 1\n[H100]\nnvlink = 12\n", "[H100] nvlink: no check asks for it"),
+        ("version = 1\nnvlinks = 12\n", "nvlinks is no table"),
+        ("version = 1\n[H100\n", "line 2"),
+    ],
+)
+def test_a_file_with_an_error_is_refused_by_table_and_key(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "limits.toml"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        load(path)
+    assert caught.value.code == "BAD_THRESHOLDS"
+    assert words in caught.value.message
+    assert str(path) in caught.value.message
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read"):
+        load(tmp_path / "none.toml")
+
+
+def test_own_limits_change_what_they_name_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "limits.toml"
+    path.write_text("version = 1\n[all]\ndisk_free_gib_warn = 5\n[L40S]\nnvlinks = 0\n")
+    table = load(path)
+    assert limits(table, "L40S")["nvlinks"] == 0
+    assert limits(table, "H100")["disk_free_gib_warn"] == 5
+    assert limits(table, "H100").sources["disk_free_gib_warn"] == "site"
+    assert limits(table, "H100")["nvlinks"] == 18
