@@ -92,10 +92,8 @@ def _text(said: Mapping[str, Any], colour: bool) -> str:
 def _read(said: Mapping[str, Any]) -> str:
     if "run_id" in said:
         return f"the logs of attempt {said['attempt']} of run {said['run_id']}"
-    files, lines = int(said["files"]), int(said["lines"])
-    of_files = "1 file" if files == 1 else f"{files} files"
-    of_lines = "1 line" if lines == 1 else f"{lines:,} lines"
-    return f"{of_files}, {of_lines}, {formats.size(said['octets'])}"
+    files = formats.plural(int(said["files"]), "file")
+    return f"{files}, {formats.plural(int(said['lines']), 'line')}, {formats.size(said['octets'])}"
 
 
 def _blamed(said: Mapping[str, Any]) -> str:
