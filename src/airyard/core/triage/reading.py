@@ -34,6 +34,7 @@ _JOB_WORDS = re.compile(
     rb"|allocate memory|bad_alloc|shared memory|device-side|misaligned|launch failure|NaN|\bnan\b|Address already"
     rb"|name resolution|not known|open files|shared object|undefined symbol|GLIBC|No CUDA GPUs|CUDA GPU"
     rb"|Got completion|async fatal event|async event|[Ff]ailed|killed by|Killed|exitcode|corrupted|is invalid for"
+    rb"|return code|GPU handle|NVSwitch|imed out|Bus error"
     rb"|must match|cannot be multiplied|KeyboardInterrupt|remote process exited|not initialized|\bRAM\b|em(?:ory)? us"
 )
 """Without one of these no signature can fit. Written in the case in which programs print them: that is what is fast."""

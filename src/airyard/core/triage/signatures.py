@@ -131,6 +131,7 @@ DRIVER = (
         r"NVLS\b.{0,160}invalid argument", r"transport/nvls\.cc.{0,160}(?:invalid argument|CUDA failure)",
         r"fabricmanager.{0,60}Main process exited, code=(?:killed|dumped)",
         r"fabric manager.{0,80}(?:not running|is not active|not initialized)",
+        r"failed to find the GPU handle.{0,80}multicast team", r"detected NVSwitch fatal error",
     ),
     _root(
         "driver.gone", _DRV, Cause.NODE, Action.CORDON_REBOOT, 90, 0.7,
@@ -190,6 +191,18 @@ CONFIG = (
         "check that the run asks for GPUs, and that its wheels are built for CUDA",
         r"No CUDA GPUs are available", r"no CUDA-capable device is detected", r"Found no NVIDIA driver on your system",
         r"Torch not compiled with CUDA enabled",
+    ),
+    _root(
+        "config.gpu_busy", _CFG, Cause.NODE, Action.RETRY_ELSEWHERE, 67, 0.6,
+        "the GPU is taken by somebody else, or in a mode for one process",
+        "see what holds it (`nvidia-smi`), and that its compute mode is Default",
+        r"CUDA-capable device\(?s?\)? (?:are|is/are|is) busy or unavailable", r"cudaErrorDevicesUnavailable",
+    ),
+    _root(
+        "config.bus_error", _CFG, Cause.ENVIRONMENT, Action.FIX_CONFIG, 52, 0.5,
+        "a process met a bus error, as a rule because shared memory ran out",
+        "give the container more shared memory; else look at the disk below files that are mapped",
+        r"\bSIGBUS\b", r"^Bus error\b", r"(?:exitcode ?: |return code = )-7\b",
     ),
     _root(
         "config.disk_full", _CFG, Cause.STORAGE, Action.FIX_CONFIG, 64, 0.7,
@@ -310,7 +323,7 @@ USER = (
         "run it with PYTHONFAULTHANDLER=1 to see where; update the library that is named there",
         r"Segmentation fault", r"Fatal Python error: (?:Segmentation|Bus|Aborted)", r"\bSIGSEGV\b",
         r"exitcode ?: -11\b",
-        r"Caught signal 11", r"free\(\): |double free|corrupted size vs",
+        r"Caught signal 11", r"free\(\): |double free|corrupted size vs", r"return code = -11\b",
     ),
 )  # fmt: skip
 
@@ -359,6 +372,11 @@ EFFECTS = (
         r"NCCL error\b", r"ncclUnhandledCudaError", r"^(?:[\w.]+\.)?Dist\w*Error\b",
     ),
     _silent(
+        "rendezvous.timeout", Role.EFFECT, "a rank waited in vain for the others to meet",
+        r"client socket has (?:timed out|failed)", r"Timed out (?:after \d+ seconds )?waiting for clients",
+        r"Wait timeout.{0,60}store", r"rendezvous.{0,60}timed? ?out",
+    ),
+    _silent(
         "launcher.teardown", Role.EFFECT, "the launcher ended the others",
         r"ChildFailedError", r"Sending process \d+ closing signal", r"SignalException", r"Signal 15 \(SIGTERM\)",
         r"exitcode ?: -?(?:1|6|9|15)\b", r"Root Cause \(first observed failure\)", r"\bSIGABRT\b", r"\bSIGKILL\b",
@@ -369,7 +387,7 @@ EFFECTS = (
 KILLED = (
     _silent(
         "process.killed", Role.CONTEXT, "a process was killed from outside",
-        r"exitcode ?: -9\b", r"Signal 9 \(SIGKILL\)", r"^Killed$", r": line \d+: +\d+ Killed\b",
+        r"exitcode ?: -9\b", r"return code = -9\b", r"Signal 9 \(SIGKILL\)", r"^Killed$", r": line \d+: +\d+ Killed\b",
     ),
 )  # fmt: skip
 

@@ -90,6 +90,8 @@ SAMPLES = {
     "config.nccl_version": "NCCL WARN Mismatched NCCL version detected : rank 0 version 21805 rank 1 version 22005",
     "config.driver_old": "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
     "config.no_gpu": "RuntimeError: No CUDA GPUs are available",
+    "config.gpu_busy": "RuntimeError: cuda runtime error (46) : all CUDA-capable devices are busy or unavailable",
+    "config.bus_error": "[ERROR] [launch.py:321:sigkill_handler] ['python'] exits with return code = -7",
     "config.disk_full": "OSError: [Errno 28] No space left on device",
     "config.import": "ModuleNotFoundError: No module named 'flash_attn'",
     "config.files": "OSError: [Errno 24] Too many open files",
@@ -114,6 +116,7 @@ SAMPLES = {
     "torch.watchdog": "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE)",
     "net.peer_gone": "NCCL WARN Net : Connection closed by remote peer 10.42.0.19<41842>",
     "nccl.error": "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting",
+    "rendezvous.timeout": "[E socket.cpp:922] [c10d] The client socket has timed out after 1800s",
     "launcher.teardown": "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
     "kernel.text": "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
 }
