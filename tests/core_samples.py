@@ -22,6 +22,7 @@ from airyard.core.policy import (
     Policy,
     PoolOrder,
     PoolPolicy,
+    Preflight,
     ProjectPolicy,
     Reservation,
     Share,
@@ -85,6 +86,7 @@ POLICY = Policy(
             reservations=3,
             prolog=NodeCommand(command="check", timeout_ms=5_000),
             epilog=NodeCommand(command="clean", timeout_ms=6_000),
+            preflight=Preflight.FULL,
         ),
     ),
     projects=(

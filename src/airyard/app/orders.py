@@ -14,7 +14,7 @@ from typing import Any
 from airyard.core.cluster import Node
 from airyard.core.decide.grace import grace_of
 from airyard.core.errors import AiryardError
-from airyard.core.policy import NodeCommand, PoolPolicy
+from airyard.core.policy import NodeCommand, PoolPolicy, Preflight
 from airyard.core.run import Attempt, Member, Order, Run, StopReason, TrackingState, gang_addresses
 from airyard.core.scheduling.nodes import starts_as
 from airyard.core.tracking_alias import alias_of
@@ -70,7 +70,7 @@ class OrderDesk:
                     f"pool {pool.name} asks for a Unix account of its own since this run was submitted, and it has "
                     "none: submit it again"
                 )
-            out.append({**prepare, **_around(run, member, pool)})
+            out.append({**prepare, **_around(run, member, pool), "preflight": _preflight(node, pool)})
         for order in attempt.orders:
             if order.number > after:
                 out.append(self._order(run, attempt, order))
@@ -203,6 +203,19 @@ def _around(run: Run, member: Member, pool: PoolPolicy | None) -> dict[str, Any]
         return {"prolog": None, "epilog": None}
     around = {"node": member.node, "pool": pool.name, "owner": run.owner, "project": run.project}
     return {"prolog": _command(pool.prolog), "epilog": _command(pool.epilog), "around": around}
+
+
+def _preflight(node: Node | None, pool: PoolPolicy | None) -> dict[str, Any] | None:
+    """Return which checks the node passes first. ``strict``: the pool asked, so that every failure counts."""
+    if node is None:
+        return None
+    asked = pool.preflight if pool is not None else Preflight.AUTO
+    real = node.model is not None and not node.simulated
+    profile = asked if asked is not Preflight.AUTO else Preflight.FAST if real else Preflight.OFF
+    if profile is Preflight.OFF:
+        return None
+    uuids = [device.uuid for device in node.devices] if real else []
+    return {"profile": profile.value, "strict": asked is not Preflight.AUTO, "uuids": uuids}
 
 
 def _command(command: NodeCommand | None) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from airyard.checks import gpu_checks, host_checks, kernel_checks, mount_checks, rdma_checks
 from airyard.checks.contract import Check, Probe, Profile
+from airyard.checks.preflight.probes import PROBES as PREFLIGHT
 from airyard.core.errors import UserError
 
 PROBES: tuple[Probe, ...] = (
@@ -21,6 +22,7 @@ PROBES: tuple[Probe, ...] = (
     mount_checks.PROBE,
     kernel_checks.PROBE,
     rdma_checks.PROBE,
+    *PREFLIGHT,
 )
 
 

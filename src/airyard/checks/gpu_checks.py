@@ -153,6 +153,9 @@ def _ecc(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     if gpu.ecc and gpu.ecc_pending:
         return _fine("gpu.ecc_mode")
     state = "off" if not gpu.ecc else "on, and off after the next reset"
+    if not limits.generation:  # boards of workstations come with it off
+        text = f"{_named(gpu)}: ECC is {state}"
+        return warned("gpu.ecc_mode", text, "`nvidia-smi -e 1`, then reset the GPU", device=gpu.index)
     return failed(
         "gpu.ecc_mode",
         f"{_named(gpu)}: ECC is {state}",
@@ -458,7 +461,14 @@ PROBE = Probe(
             component=Component.DRIVER,
         ),
         _check("gpu.persistence", 5, "persistence mode", "on (else a warning)", _persistence),
-        _check("gpu.ecc_mode", 6, "ECC", "on, and on after a reset", _ecc, Component.GPU_MEMORY),
+        _check(
+            "gpu.ecc_mode",
+            6,
+            "ECC",
+            "on, and on after a reset (else a warning on boards without limits of their own)",
+            _ecc,
+            Component.GPU_MEMORY,
+        ),
         _check(
             "gpu.ecc_uncorrected",
             7,

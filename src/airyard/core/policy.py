@@ -30,6 +30,15 @@ class PoolOrder(Enum):
     PREDICTED = "predicted"
 
 
+class Preflight(Enum):
+    """Which checks a node passes before a member's code. ``AUTO``: ``FAST`` on nodes with real GPUs, else ``OFF``."""
+
+    AUTO = "auto"
+    OFF = "off"
+    FAST = "fast"
+    FULL = "full"
+
+
 class OverBudget(Enum):
     """What a spent budget does: new runs are refused at submit, or wait until the month ends."""
 
@@ -79,6 +88,7 @@ class PoolPolicy:
     reservations: int = 8
     prolog: NodeCommand | None = None
     epilog: NodeCommand | None = None
+    preflight: Preflight = Preflight.AUTO
 
     def takes(self, node: Node) -> bool:
         """True when the node is of the pool's type, labels and names; an earlier pool may have it all the same."""

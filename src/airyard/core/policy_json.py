@@ -18,6 +18,7 @@ from airyard.core.policy import (
     Policy,
     PoolOrder,
     PoolPolicy,
+    Preflight,
     ProjectPolicy,
     Share,
     Slicing,
@@ -55,6 +56,7 @@ def pool_to_json(pool: PoolPolicy) -> dict[str, Any]:
         "reservations": pool.reservations,
         "prolog": _command_to_json(pool.prolog),
         "epilog": _command_to_json(pool.epilog),
+        "preflight": pool.preflight.value,
     }
 
 
@@ -114,6 +116,7 @@ def _pool(data: Mapping[str, Any]) -> PoolPolicy:
         reservations=data.get("reservations", PoolPolicy(name="", accelerator="").reservations),
         prolog=_command(data.get("prolog")),
         epilog=_command(data.get("epilog")),
+        preflight=Preflight(data.get("preflight", Preflight.AUTO.value)),
     )
 
 

@@ -139,7 +139,7 @@ class Exit:
     permanent: bool = False
     fingerprint: str = ""
     fault: str = ""
-    """Which command of the pool found the node unfit: ``prolog`` or ``epilog``."""
+    """What found the node unfit: the pool's ``prolog`` or ``epilog``, or ``preflight``."""
     fault_message: str = ""
 
 

@@ -47,7 +47,7 @@ class PreparationError(Exception):
     """The member cannot be made ready; ``cause`` says whose matter that is, ``permanent`` that it stays so."""
 
     def __init__(self, cause: str, message: str, *, permanent: bool = False, fault: str = "") -> None:
-        """``fault``: the pool's own command that found the node unfit."""
+        """``fault``: what found the node unfit: a command of the pool, or ``preflight``."""
         super().__init__(message)
         self.cause = cause
         self.message = message
@@ -164,6 +164,7 @@ class Preparation:
             # The server could not put the order together: a secret or an environment that is not there.
             raise PreparationError("ENVIRONMENT", str(self._order["problem"]), permanent=True)
         self._run_prolog()
+        self._run_preflight()
         self._limit_shm(bench)
         begun = time.monotonic()
         if self._order.get("code"):
@@ -184,6 +185,25 @@ class Preparation:
             raise PreparationError("CANCELLED", "the preparation was interrupted") from None
         except PoolCommandFailed as failure:
             raise PreparationError("NODE", failure.message, fault=PROLOG) from failure
+
+    def _run_preflight(self) -> None:
+        if not self._order.get("preflight"):
+            return
+        # It loads a room that a runner does without where its node is not checked.
+        from airyard.node import preflight
+
+        try:
+            preflight.run(
+                self._order,
+                node=self._node,
+                node_folder=self._node_folder,
+                note=self._note,
+                should_stop=self._interrupted.is_set,
+            )
+        except preflight.PreflightInterrupted:
+            raise PreparationError("CANCELLED", "the preparation was interrupted") from None
+        except preflight.Unfit as unfit:
+            raise PreparationError(unfit.cause, unfit.message, fault=preflight.FAULT) from unfit
 
     def _find_identity(self) -> Identity | None:
         """Find the account that the command is to run as. Raises: IdentityRefused."""

@@ -297,6 +297,7 @@ def _pool(name: str, block: PoolBlock) -> PoolPolicy:
         reservations=plain.reservations if block.reservations is None else block.reservations,
         prolog=_node_command(block.prolog),
         epilog=_node_command(block.epilog),
+        preflight=plain.preflight if block.preflight is None else block.preflight,
     )
 
 

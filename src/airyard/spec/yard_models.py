@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Discriminator, Tag, WithJsonSchema
 
-from airyard.core.policy import OverBudget, PoolOrder
+from airyard.core.policy import OverBudget, PoolOrder, Preflight
 from airyard.spec.fields import AcceleratorType, Duration, NotBlank, quoted, refuse, setting
 from airyard.spec.models import Block
 
@@ -28,6 +28,14 @@ def _over(value: Any) -> OverBudget:
     if isinstance(value, str) and value.upper() in OverBudget.__members__:
         return OverBudget[value.upper()]
     return refuse(f"{quoted(value)} is neither refuse nor pause")
+
+
+def _preflight(value: Any) -> Preflight:
+    if value is False:  # YAML reads a bare `off` as false
+        return Preflight.OFF
+    if isinstance(value, str) and value.upper() in Preflight.__members__:
+        return Preflight[value.upper()]
+    return refuse(f"{quoted(value)} is none of auto, off, fast and full")
 
 
 class SlicingBlock(Block):
@@ -90,6 +98,18 @@ class PoolBlock(Block):
     epilog: NodeCommandBlock | None = setting(
         "Runs on each node once nothing of a member is left. Where it fails the node is cordoned.",
         shown_default="none",
+    )
+    preflight: (
+        Annotated[
+            Preflight,
+            BeforeValidator(_preflight),
+            WithJsonSchema({"enum": [*(each.value for each in Preflight), False]}),
+        ]
+        | None
+    ) = setting(
+        "Which checks a node passes before a member's code: off, fast (a minute at most), full (15 minutes at most). "
+        "auto: fast on nodes with real GPUs, of which only hardware, driver and disk count; off elsewhere.",
+        shown_default="auto",
     )
 
 

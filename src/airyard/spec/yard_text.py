@@ -50,6 +50,8 @@ def _pool(pool: PoolPolicy) -> dict[str, Any]:
     for name, command in (("prolog", pool.prolog), ("epilog", pool.epilog)):
         if command is not None:
             out[name] = _node_command(command)
+    if pool.preflight is not plain.preflight:
+        out["preflight"] = pool.preflight.value
     return out
 
 

@@ -50,6 +50,7 @@ class PoolPart(Part):
     reservations: Whole = 8
     prolog: NodeCommandPart | None = None
     epilog: NodeCommandPart | None = None
+    preflight: Literal["auto", "off", "fast", "full"] = "auto"
 
 
 class SharePart(Part):
@@ -197,6 +198,7 @@ class PoolRulesDoc(Answer):
     reservations: int
     prolog: NodeCommandDoc | None
     epilog: NodeCommandDoc | None
+    preflight: str
 
 
 class PoolDoc(Answer):

@@ -1,0 +1,252 @@
+"""Clocks, the way to the run's other nodes, and whether all of them speak the same NCCL.
+
+Owns: reading the kernel's clock state, connecting to peers, the fingerprint of NCCL's settings. Must not know: names
+(``host_checks.py``), RDMA ports (``rdma_checks.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from airyard.checks.contract import Check, Probe, Site, Thresholds, failed, passed, skipped, warned
+from airyard.checks.preflight.setting import setting_of
+from airyard.core.health.facts import CheckResult, Component
+
+_CONNECT_S = 4.0
+_TIME_ERROR = 5
+_IP_MTU, _IP_MTU_DISCOVER, _DO = 14, 10, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """``offset_ms``: measured against the controller. ``error_ms``: what the kernel thinks it may be wrong by."""
+
+    offset_ms: float | None = None
+    error_ms: float | None = None
+    synchronised: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """One place that was called. ``took_ms`` None: it did not answer; ``mtu`` of the way there, where it is known."""
+
+    place: str
+    took_ms: float | None = None
+    problem: str = ""
+    mtu: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """What was read of clock, peers and communication."""
+
+    clock: Clock = field(default_factory=Clock)
+    peers: tuple[Peer, ...] = ()
+    communication: str = ""
+    """A fingerprint of NCCL's version, plugins and variables."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    wanted: str = ""
+    image: str = ""
+    image_wanted: str = ""
+
+
+def collect(site: Site) -> Ways:
+    """Read the clock, call the peers. Cost: as long as the slowest peer, four seconds at most for each that is dead."""
+    setting = setting_of(site)
+    spoken = communication(
+        os.environ, setting.path("/etc/nccl.conf"), Path(setting.python) if setting.python else None
+    )
+    return Ways(
+        clock=_clock(setting.clock_offset_ms),
+        peers=tuple(_call(place) for place in setting.peers),
+        communication=fingerprint(spoken),
+        settings=spoken,
+        wanted=setting.known.get("communication", ""),
+        image=os.environ.get("AIRYARD_IMAGE_DIGEST", ""),
+        image_wanted=setting.known.get("image", ""),
+    )
+
+
+def communication(environ: Mapping[str, str], conf: Path, python: Path | None) -> dict[str, str]:
+    """Return what decides how NCCL speaks here: its variables, its file, its packages beside an interpreter."""
+    found = {name: value for name, value in environ.items() if name.startswith("NCCL_")}
+    with contextlib.suppress(OSError):
+        found["/etc/nccl.conf"] = conf.read_text("utf-8", "replace")
+    if python is not None:
+        for folder in python.parent.parent.glob("lib/python*/site-packages/*nccl*.dist-info"):
+            name, _, version = folder.name.removesuffix(".dist-info").partition("-")
+            found[name] = version
+    return found
+
+
+def fingerprint(settings: Mapping[str, str]) -> str:
+    """Return a short hash: equal on two machines exactly when the settings are. Names of adapters do not count."""
+    kept = {
+        name: value
+        for name, value in settings.items()
+        if not re.fullmatch(r"NCCL_(IB_HCA|SOCKET_IFNAME|HOSTID|DEBUG_FILE)", name)
+    }
+    text = "\n".join(f"{name}={kept[name]}" for name in sorted(kept))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _clock(offset_ms: float | None) -> Clock:
+    """Ask the kernel how well it keeps time; nothing is set."""
+    with contextlib.suppress(OSError, AttributeError):
+        buffer = (ctypes.c_long * 64)()
+        state = int(ctypes.CDLL(None).adjtimex(ctypes.byref(buffer)))
+        if state >= 0:
+            return Clock(offset_ms=offset_ms, error_ms=buffer[4] / 1000, synchronised=state != _TIME_ERROR)
+    return Clock(offset_ms=offset_ms)
+
+
+def _call(place: str) -> Peer:
+    host, _, port = place.rpartition(":")
+    began = time.monotonic()
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S):
+            took_ms = (time.monotonic() - began) * 1000
+    except (OSError, ValueError) as error:
+        return Peer(place=place, problem=str(error))
+    return Peer(place=place, took_ms=took_ms, mtu=_mtu(host.strip("[]"), int(port)))
+
+
+def _mtu(host: str, port: int) -> int | None:
+    """Return what the kernel knows of the largest packet on the way there."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _DO)
+        probe.connect((host, port))
+        return probe.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+    return None
+
+
+def _skew(read: Ways, limits: Thresholds) -> Iterator[CheckResult]:
+    name, clock = "net.clock", read.clock
+    step = "let chrony or systemd-timesyncd keep the clock"
+    most, many = limits["clock_skew_ms_fail"], limits["clock_skew_ms_warn"]
+    if clock.offset_ms is not None:
+        off = abs(clock.offset_ms)
+        text = f"the clock is {off:.0f} ms from the controller's"
+        if off > most:
+            yield failed(name, text, step, Component.HOST, value=off, threshold=most, unit="ms")
+        elif off > many:
+            yield warned(name, text, step, value=off, threshold=many, unit="ms")
+        else:
+            yield passed(name, text, value=off, threshold=most, unit="ms")
+    elif clock.synchronised is None:
+        yield skipped(name, "this machine does not tell")
+    elif not clock.synchronised:
+        yield warned(name, "nothing keeps this machine's clock: the order of failures cannot be told", step)
+    else:
+        yield passed(name, "the clock is kept", value=clock.error_ms, unit="ms")
+
+
+def _reach(read: Ways, limits: Thresholds) -> Iterator[CheckResult]:
+    name = "net.peers"
+    if not read.peers:
+        yield skipped(name, "no other node was named")
+        return
+    least = limits.get("mtu_least") or 0
+    bad = 0
+    for peer in read.peers:
+        if peer.took_ms is None:
+            bad += 1
+            yield failed(
+                name,
+                f"{peer.place} cannot be reached: {peer.problem}",
+                "look at routes and firewalls between the two; either end may be at fault",
+                Component.NETWORK,
+                details={"peer": peer.place},
+            )
+        elif least and peer.mtu is not None and peer.mtu < least:
+            bad += 1
+            yield warned(
+                name,
+                f"packets to {peer.place} may have {peer.mtu} bytes",
+                "set the same MTU on adapters and switches of the way",
+                value=peer.mtu,
+                threshold=least,
+                unit="bytes",
+            )
+    if not bad:
+        slowest = max(peer.took_ms or 0 for peer in read.peers)
+        yield passed(name, f"{len(read.peers)} nodes answered", value=slowest, unit="ms")
+
+
+def _equal(read: Ways, limits: Thresholds) -> Iterator[CheckResult]:
+    name = "net.communication"
+    if not read.wanted:
+        yield skipped(name, f"no other node to compare with (ours: {read.communication})")
+    elif read.wanted == read.communication:
+        yield passed(name, f"NCCL is set up as on the other nodes ({read.communication})")
+    else:
+        shown = ", ".join(f"{key}={value}"[:60] for key, value in sorted(read.settings.items())[:6])
+        yield failed(
+            name,
+            f"NCCL is set up otherwise than on the run's other nodes; here: {shown or 'nothing is set'}",
+            "compare NCCL_ variables, /etc/nccl.conf and the version of NCCL on both",
+            Component.HOST,
+            details={"here": read.communication, "there": read.wanted},
+        )
+
+
+def _image(read: Ways, limits: Thresholds) -> Iterator[CheckResult]:
+    name = "host.image"
+    if not read.image or not read.image_wanted:
+        yield skipped(name, "no image to compare (AIRYARD_IMAGE_DIGEST names this machine's)")
+    elif read.image == read.image_wanted:
+        yield passed(name, read.image)
+    else:
+        yield failed(
+            name,
+            f"this machine runs {read.image}, the run's other nodes {read.image_wanted}",
+            "start the same image on all nodes",
+            Component.HOST,
+        )
+
+
+PROBE = Probe(
+    name="ways",
+    collect=collect,
+    deadline_s=20.0,
+    checks=(
+        Check(
+            name="net.clock",
+            number=32,
+            title="the clock",
+            passes="within clock_skew_ms_fail of the controller's; kept by something (else a warning)",
+            judge=_skew,
+        ),
+        Check(
+            name="net.peers",
+            number=34,
+            title="the way to the run's other nodes",
+            passes="each accepts a connection; packets of mtu_least where that is set (else a warning)",
+            judge=_reach,
+            component=Component.NETWORK,
+        ),
+        Check(
+            name="host.image",
+            number=36,
+            title="the image",
+            passes="the same digest on all nodes of the run",
+            judge=_image,
+        ),
+        Check(
+            name="net.communication",
+            number=39,
+            title="NCCL's version and settings",
+            passes="the same fingerprint on all nodes of the run",
+            judge=_equal,
+        ),
+    ),
+)

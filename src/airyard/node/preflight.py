@@ -1,0 +1,228 @@
+"""Checks of the node before a member's code: nothing where a certificate holds, else one child process.
+
+Owns: when checks run, their deadline, which results speak against the node, the certificate. Must not know: any check,
+what follows from a refusal.
+
+What is not known lets the member go on: a check that crashed, is late or does not apply never costs a run its node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import airyard
+from airyard.checks.contract import Profile
+from airyard.checks.preflight import certificate
+from airyard.checks.preflight.certificate import Identity
+from airyard.checks.preflight.results import result_from_json
+from airyard.checks.preflight.setting import Setting
+from airyard.checks.thresholds import VERSION
+from airyard.core.health.facts import CheckResult, CheckStatus, Component
+from airyard.node.launch import inherited
+
+FAULT = "preflight"
+DEADLINE_S = {Profile.FAST: 75.0, Profile.FULL: 930.0}
+"""A probe's own deadlines and what starting them takes."""
+_LOOK_S = 0.05
+_KILL_S = 2.0
+_OF_DEVICE = frozenset({Component.GPU, Component.GPU_MEMORY})
+_ALWAYS = frozenset({Component.GPU, Component.GPU_MEMORY, Component.NVLINK, Component.DRIVER, Component.DISK})
+"""What speaks against a node even where nobody asked for checks; a container's limits and names do not."""
+_MODULE = "airyard.checks.preflight"
+
+
+class Unfit(Exception):
+    """The node failed a check; ``cause`` is DEVICE or NODE."""
+
+    def __init__(self, cause: str, message: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.message = message
+
+
+class PreflightInterrupted(Exception):
+    """It was given up because the member is to end."""
+
+
+def run(
+    order: Mapping[str, Any],
+    *,
+    node: str,
+    node_folder: Path,
+    note: Callable[[str], None],
+    should_stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Check the node where the order asks for it. Raises: Unfit, PreflightInterrupted. Cost: nothing when certified."""
+    asked = order.get("preflight")
+    if not asked:
+        return
+    profile = Profile(asked["profile"])
+    mine = tuple(uuid for uuid in str(order.get("visible_devices") or "").split(",") if uuid)
+    path = certificate_path(node_folder, node)
+    now = identity_of(node, mine, node_folder)
+    kept = certificate.load(path)
+    if kept is not None and kept.holds(now, profile, _now_ms()):
+        return
+    began = time.monotonic()
+    wish = {"profile": profile.value, "setting": _setting(order, asked, node_folder).as_json()}
+    results = check(wish, DEADLINE_S[profile], should_stop)
+    if results is None:
+        note(f"preflight: the checks gave no answer; the node {node} is used as it is")
+        return
+    against = refusing(results, order.get("devices") or (), strict=bool(asked.get("strict")))
+    for result in results:
+        if result.status in (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.UNKNOWN):
+            note(f"preflight: {result.status.value.lower()} {result.check}: {result.message}")
+    if against:
+        certificate.revoke(path)
+        raise unfit(node, against)
+    note(f"preflight: {_count(results)} checks in {time.monotonic() - began:.1f} s")
+    passed = certificate.issue(
+        replace(now, uuids=tuple(sorted({*mine, *(asked.get("uuids") or ())}))), profile, results, _now_ms()
+    )
+    if passed is not None:
+        with contextlib.suppress(OSError):  # the node is fit all the same; the next start checks it again
+            certificate.store(path, passed)
+
+
+def certificate_path(node_folder: Path, node: str) -> Path:
+    """Return where the certificate of a node lies."""
+    return node_folder / "certificates" / f"{node}.json"
+
+
+def identity_of(node: str, uuids: Sequence[str], node_folder: Path) -> Identity:
+    """Read what a certificate is bound to, without starting anything: new limits or own checks void it."""
+    return Identity(
+        node=node,
+        boot_id=_read(Path("/proc/sys/kernel/random/boot_id")),
+        driver=_read(Path("/sys/module/nvidia/version")),
+        uuids=tuple(sorted(uuids)),
+        rules=f"{airyard.__version__}/{VERSION}{_changed(_limits(node_folder))}{_changed(_own(node_folder))}",
+    )
+
+
+def refusing(results: Sequence[CheckResult], devices: Sequence[int], *, strict: bool) -> list[CheckResult]:
+    """Return the failures that speak against the node for a member on ``devices``.
+
+    Those of other devices do not: who has these finds out. Without ``strict`` only hardware, driver and disk count.
+    """
+    mine = set(devices)
+    return [
+        result
+        for result in results
+        if result.status is CheckStatus.FAIL
+        and (strict or result.component in _ALWAYS)
+        and (result.device is None or result.device in mine)
+    ]
+
+
+def unfit(node: str, against: Sequence[CheckResult]) -> Unfit:
+    """Say which check failed on which device, by how much, and what to do; further ones are counted."""
+    first = against[0]
+    message = f"preflight: node {node} failed {first.check}: {first.message}"
+    if first.value is not None and first.threshold is not None:
+        message += (
+            f" (measured {first.value:g}, limit {first.threshold:g}{f' {first.unit}' if first.unit else ''})"
+        )
+    if first.next_step:
+        message += f"; next: {first.next_step}"
+    if more := len(against) - 1:
+        message += f"; {more} more"
+    on_device = first.device is not None and first.component in _OF_DEVICE
+    return Unfit("DEVICE" if on_device else "NODE", message)
+
+
+def check(
+    wish: Mapping[str, Any], deadline_s: float, should_stop: Callable[[], bool] = lambda: False
+) -> list[CheckResult] | None:
+    """Run checks in a process of its own. None: it crashed or was late, and was killed and not waited for."""
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as told:
+        given.write(json.dumps(wish).encode())
+        given.seek(0)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", _MODULE],
+                stdin=given,
+                stdout=told,
+                stderr=subprocess.DEVNULL,
+                env=inherited(os.environ),
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError:
+            return None
+        until = time.monotonic() + deadline_s
+        while process.poll() is None:
+            if should_stop():
+                _kill(process)
+                raise PreflightInterrupted
+            if time.monotonic() >= until:
+                _kill(process)
+                return None
+            time.sleep(_LOOK_S)
+        told.seek(0)
+        try:
+            return [result_from_json(each) for each in json.loads(told.read())["results"]]
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):  # it waits in the kernel: nobody waits for it
+        process.wait(_KILL_S)
+
+
+def _setting(order: Mapping[str, Any], asked: Mapping[str, Any], node_folder: Path) -> Setting:
+    limits, own = _limits(node_folder), _own(node_folder)
+    return Setting(
+        data_folder=node_folder,
+        python=str((order.get("environment") or {}).get("python") or ""),
+        known={"uuids": " ".join(asked.get("uuids") or ())},
+        limits_file=str(limits) if limits.is_file() else "",
+        own_folder=str(own) if own.is_dir() else "",
+    )
+
+
+def _limits(node_folder: Path) -> Path:
+    return node_folder / "thresholds.toml"
+
+
+def _own(node_folder: Path) -> Path:
+    return node_folder / "checks"
+
+
+def _changed(path: Path) -> str:
+    """Return when a file, or the newest file of a folder, was changed; empty where there is none."""
+    try:
+        times = [path.stat().st_mtime_ns, *(each.stat().st_mtime_ns for each in path.glob("*.py"))]
+    except OSError:
+        return ""
+    return f"/{max(times)}"
+
+
+def _count(results: Sequence[CheckResult]) -> int:
+    return len({result.check for result in results if result.status is not CheckStatus.SKIP})
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("ascii", "replace").strip()
+    except OSError:
+        return ""
