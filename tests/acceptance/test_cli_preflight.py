@@ -67,8 +67,10 @@ def test_a_node_that_fails_a_check_is_cordoned_and_the_run_goes_on_elsewhere_for
         unfit, fit = (attempt["members"][0]["node"] for attempt in run["attempts"])
         assert unfit != fit
         assert (run["attempts"][0]["cause"], run["retries_spent"]) == ("NODE", 0)
-        words = f"preflight: node {unfit} failed site.first: the first look fails "
+        words = (
+            f"preflight: node {unfit} failed site.first: the first look fails "
             "(measured 1, limit 0); next: look again"
+        )
         assert run["attempts"][0]["failure"]["message"] == words
         shown = json.loads(yard.run("nodes", unfit, "-o", "json").stdout)["data"]["node"]["cordon"]
         assert (shown["by"], shown["reason"]) == ("preflight", words)
