@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import airyard
+from airyard.checks.catalogue import PROBES
 from airyard.checks.contract import Profile
 from airyard.checks.preflight import certificate
 from airyard.checks.preflight.certificate import Identity
@@ -37,8 +38,23 @@ DEADLINE_S = {Profile.FAST: 75.0, Profile.FULL: 930.0}
 _LOOK_S = 0.05
 _KILL_S = 2.0
 _OF_DEVICE = frozenset({Component.GPU, Component.GPU_MEMORY})
-_ALWAYS = frozenset({Component.GPU, Component.GPU_MEMORY, Component.NVLINK, Component.DRIVER, Component.DISK})
-"""What speaks against a node even where nobody asked for checks; a container's limits and names do not."""
+_SURE = frozenset(
+    {
+        "gpu.count",
+        "gpu.lost",
+        "gpu.ecc_uncorrected",
+        "gpu.rows",
+        "gpu.recovery",
+        "card.driver",
+        "card.identity",
+        "host.disk",
+    }
+)
+"""What speaks against a node even where nobody asked for checks: what the driver says itself, and a disk that is full.
+
+The rest may be meant so (links of a GPU that a virtual machine was given, ECC that is off), be long cured (the kernel's
+log), or have limits that are guesses.
+"""
 _MODULE = "airyard.checks.preflight"
 
 
@@ -115,14 +131,16 @@ def identity_of(node: str, uuids: Sequence[str], node_folder: Path) -> Identity:
 def refusing(results: Sequence[CheckResult], devices: Sequence[int], *, strict: bool) -> list[CheckResult]:
     """Return the failures that speak against the node for a member on ``devices``.
 
-    Those of other devices do not: who has these finds out. Without ``strict`` only hardware, driver and disk count.
+    Those of other devices do not: who has these finds out. Without ``strict`` only the surest count, and checks of a
+    site's own, which nobody puts there for nothing.
     """
     mine = set(devices)
+    ours = {check.name for probe in PROBES for check in probe.checks}
     return [
         result
         for result in results
         if result.status is CheckStatus.FAIL
-        and (strict or result.component in _ALWAYS)
+        and (strict or result.check in _SURE or result.check not in ours)
         and (result.device is None or result.device in mine)
     ]
 

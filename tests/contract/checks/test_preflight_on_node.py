@@ -114,16 +114,34 @@ def test_a_run_that_is_to_end_ends_the_checks(tmp_path: Path) -> None:
         run(order(), node="n1", node_folder=tmp_path, note=lambda _: None, should_stop=lambda: True)
 
 
-def test_a_member_not_asked_for_is_refused_for_hardware_only() -> None:
-    def fail(component: Component, device: int | None = None) -> CheckResult:
+def test_where_nobody_asked_for_checks_only_what_is_sure_refuses_a_member() -> None:
+    def fail(component: Component, device: int | None = None, check: str = "gpu.lost") -> CheckResult:
         return CheckResult(
-            check="x", status=CheckStatus.FAIL, message="m", component=component, device=device
+            check=check, status=CheckStatus.FAIL, message="m", component=component, device=device
         )
 
-    results = [fail(Component.HOST), fail(Component.NETWORK), fail(Component.GPU, 1), fail(Component.DISK)]
-    assert [one.component for one in refusing(results, (0,), strict=False)] == [Component.DISK]
-    assert len(refusing(results, (1,), strict=False)) == 2
-    assert len(refusing(results, (1,), strict=True)) == 4
+    unsure = (
+        "host.shm",
+        "host.names",
+        "kernel.faults",
+        "gpu.nvlink",
+        "gpu.fabric",
+        "gpu.clocks",
+        "compute.gemm",
+    )
+    results = [
+        *(fail(Component.GPU, None, check) for check in unsure),
+        fail(Component.GPU, 1, "gpu.rows"),
+        fail(Component.DISK, None, "host.disk"),
+        fail(Component.HOST, None, "site.own"),
+    ]
+    assert [one.check for one in refusing(results, (0,), strict=False)] == ["host.disk", "site.own"]
+    assert [one.check for one in refusing(results, (1,), strict=False)] == [
+        "gpu.rows",
+        "host.disk",
+        "site.own",
+    ]
+    assert len(refusing(results, (1,), strict=True)) == len(results)
     assert unfit("n1", [fail(Component.NVLINK, 1)]).cause == "NODE"
     assert unfit("n1", [fail(Component.GPU, 1), fail(Component.DISK)]).message.endswith("; 1 more")
 
