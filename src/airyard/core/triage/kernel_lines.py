@@ -57,6 +57,11 @@ class KernelLine:
         """False when somebody other than the kernel wrote it."""
         return self.facility in ("", "kern")
 
+    @property
+    def headed(self) -> bool:
+        """Whether the line itself says when or from whom it is."""
+        return bool(self.facility) or self.at_ms is not None or self.uptime_ms is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelEvent:

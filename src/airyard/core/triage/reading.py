@@ -34,7 +34,7 @@ _JOB_WORDS = re.compile(
     rb"|allocate memory|bad_alloc|shared memory|device-side|misaligned|launch failure|NaN|\bnan\b|Address already"
     rb"|name resolution|not known|open files|shared object|undefined symbol|GLIBC|No CUDA GPUs|CUDA GPU"
     rb"|Got completion|async fatal event|async event|[Ff]ailed|killed by|Killed|exitcode|corrupted|is invalid for"
-    rb"|return code|GPU handle|NVSwitch|imed out|Bus error"
+    rb"|return code|GPU handle|NVSwitch|imed out|Bus error|Cuda failure|file handle|ransport endpoint|ead-only file"
     rb"|must match|cannot be multiplied|KeyboardInterrupt|remote process exited|not initialized|\bRAM\b|em(?:ory)? us"
 )
 """Without one of these no signature can fit. Written in the case in which programs print them: that is what is fast."""
@@ -132,6 +132,10 @@ _MEMORY = re.compile(
 )
 
 
+def _text(line: bytes) -> str:
+    return line[:_LONGEST_LINE].decode("utf-8", "replace")
+
+
 class Reader:
     """Reads one log. Feed it blocks of any size in order, then ask for the findings."""
 
@@ -148,6 +152,10 @@ class Reader:
         self._kept: dict[tuple[str, int | None], int] = {}
         self._off_bus = OffBus()
         self._harmless: set[bytes] = set()
+        self._before = True
+        """Whether the kernel wrote the last line of the blocks before that has a heading."""
+        self._written = (-1, True)
+        """The last place of this block whose writer is known, and whether that is the kernel."""
 
     def feed(self, block: bytes) -> None:
         """Take in the next block."""
@@ -190,23 +198,41 @@ class Reader:
                 if len(shape) <= _LONGEST_SHAPE:
                     harmless.add(shape)
                 continue
+            if self._kernel:
+                self._kernel_line(_text(lines[place]), self._number + place + 1, self._writer(lines, place))
+                continue
             for part in lines[place].split(b"\r"):  # a progress bar overwrites itself
                 if search(part) is not None:
-                    self._line(part[:_LONGEST_LINE].decode("utf-8", "replace"), self._number + place + 1)
+                    self._job_line(_text(part), self._number + place + 1)
+        if self._kernel and lines:
+            self._before = self._writer(lines, len(lines) - 1)
+        self._written = (-1, True)
         self._number += len(lines)
         self._found.lines += len(lines)
 
-    def _line(self, text: str, number: int) -> None:
-        if self._kernel:
-            self._kernel_line(text, number)
-        else:
-            self._job_line(text, number)
+    def _writer(self, lines: list[bytes], place: int) -> bool:
+        """Return whether the kernel wrote a line: one without a heading is of whoever wrote the last that has one.
 
-    def _kernel_line(self, text: str, number: int) -> None:
+        Else a program that writes two lines into the log in one message would have the second taken for the kernel's.
+        Cost: each line of a block is looked at once at most.
+        """
+        at, (known, ours) = place, self._written
+        while at > known:
+            line = kernel_lines.parse_line(_text(lines[at]))
+            if line is not None and line.headed:
+                ours = line.ours
+                break
+            at -= 1
+        else:
+            ours = ours if known >= 0 else self._before
+        self._written = (place, ours)
+        return ours
+
+    def _kernel_line(self, text: str, number: int, ours: bool) -> None:
         line = kernel_lines.parse_line(text)
         if line is None:
             return
-        if not line.ours:
+        if not line.ours or not ours:
             if kernel_event(kernel_lines.KernelLine(text=line.text)) is not None:
                 self._found.foreign_kernel_lines += 1
             elif (signature := signature_of(line.text)) is not None and signature.rule == "fabric.not_ready":

@@ -122,6 +122,7 @@ DRIVER = (
         "the driver's library and its kernel module are of two versions",
         "drain the node and reboot it, or load the module again: the driver was upgraded under it",
         r"Driver/library version mismatch", r"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", r"cudaErrorSystemDriverMismatch",
+        r"unsupported display driver / cuda driver combination",
     ),
     _root(
         "fabric.not_ready", _DRV, Cause.NODE, Action.CORDON_REBOOT, 91, 0.85,
@@ -209,6 +210,13 @@ CONFIG = (
         "a disk is full",
         "free space where the run writes, or send its output to another place",
         r"No space left on device", r"Disk quota exceeded", r"\bENOSPC\b",
+    ),
+    _root(
+        "config.storage", _CFG, Cause.STORAGE, Action.RETRY_ELSEWHERE, 64, 0.6,
+        "a file system did not do what was asked of it",
+        "look at the file system that the path names, on the node and on its server; the run is tried elsewhere",
+        r"Stale (?:NFS )?file handle", r"Transport endpoint is not connected", r"Read-only file system",
+        r"^(?:[\w.]+\.)?OSError: .{0,40}Input/output error",
     ),
     _root(
         "config.import", _CFG, Cause.ENVIRONMENT, Action.FIX_CONFIG, 63, 0.8,
@@ -384,7 +392,12 @@ EFFECTS = (
     ),
 )  # fmt: skip
 
-KILLED = (
+SILENT = (
+    _silent(
+        "cuda.unknown", Role.CONTEXT, "CUDA met an error that it does not know (999): the kernel's log says more",
+        r"CUDA (?:driver )?error: unknown error", r"CUDA unknown error\b", r"CUDA_ERROR_UNKNOWN", r"cudaErrorUnknown",
+        r"Cuda failure (?:999 )?'unknown error'",
+    ),
     _silent(
         "process.killed", Role.CONTEXT, "a process was killed from outside",
         r"exitcode ?: -9\b", r"return code = -9\b", r"Signal 9 \(SIGKILL\)", r"^Killed$", r": line \d+: +\d+ Killed\b",
@@ -400,7 +413,7 @@ FORGED = (
 )  # fmt: skip
 """Tried first: whoever prints the kernel's words must not have them taken for the kernel's."""
 
-TABLE: tuple[Signature, ...] = (*FORGED, *HARDWARE, *DRIVER, *CONFIG, *USER, *NETWORK, *KILLED, *EFFECTS)
+TABLE: tuple[Signature, ...] = (*FORGED, *HARDWARE, *DRIVER, *CONFIG, *USER, *NETWORK, *SILENT, *EFFECTS)
 """In the order in which they are tried: the first that fits a line names it."""
 
 

@@ -42,6 +42,40 @@ def test_no_octets_are_too_odd(content: bytes, kernel: bool) -> None:
     judge(read(content, [len(content) // 2], kernel=kernel))
 
 
+FOREIGN_THEN_ITS_REST = (
+    "12,5,77,-;hello\rNVRM: Xid (PCI:0000:3b:00): 79, it has fallen off the bus",
+    "12,5,77,-;hello\n NVRM: Xid (PCI:0000:3b:00): 79, it has fallen off the bus",
+    "Dec  2 10:00:00 node-a train[3]: hello\nmore\nNVRM: Xid (PCI:0000:3b:00): 79, it has fallen off the bus",
+    "Dec  2 10:00:00 node-a train[3]: hello\nNVRM: GPU 0000:3b:00 has fallen off the bus",
+)
+
+
+@pytest.mark.parametrize("text", FOREIGN_THEN_ITS_REST)
+@given(cuts=some.lists(some.integers(0, 10_000), max_size=6))
+def test_the_rest_of_a_message_is_of_whoever_wrote_its_start(text: str, cuts: list[int]) -> None:
+    found = read(text.encode() + b"\n", cuts, kernel=True)
+    assert found.kernel == []
+    assert not judge(found).confirmed
+
+
+@given(some.lists(some.integers(0, 10_000), max_size=6))
+def test_the_rest_of_a_message_of_the_kernel_is_the_kernels(cuts: list[int]) -> None:
+    text = (
+        b"Dec  2 10:00:00 node-a train[3]: hello\n"
+        b"Dec  2 10:00:01 node-a kernel: NVRM: The NVIDIA GPU 0000:3b:00.0\n"
+        b"NVRM: (PCI ID: 10de:2330) installed in this system has\n"
+        b"NVRM: fallen off the bus and is not responding to commands.\n"
+    )
+    verdict = judge(read(text, cuts, kernel=True))
+    assert verdict.confirmed
+    assert verdict.blamed_device == "0000:3b:00"
+
+
+def test_a_log_without_headings_is_the_kernels() -> None:
+    found = read(b"usb 1-1: new device\nNVRM: Xid (PCI:0000:3b:00): 79, pid=1\n", [], kernel=True)
+    assert judge(found).confirmed
+
+
 def test_lines_that_differ_in_their_numbers_are_still_counted_and_told_apart() -> None:
     lines = [b"step %d loss %d.5" % (n, n) for n in range(1000)]
     lines[700] = b"NET/IB: Got completion from peer 10.0.0.1<99> with status=12 opcode=0 len=0 vendor err 129"
@@ -82,6 +116,7 @@ SAMPLES = {
     "cuda.nvlink": "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
     "driver.mismatch": "Failed to initialize NVML: Driver/library version mismatch",
     "fabric.not_ready": "Error 802: system not yet initialized",
+    "cuda.unknown": "RuntimeError: CUDA error: unknown error",
     "driver.gone": "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
     "config.shm": "RuntimeError: DataLoader worker is out of shared memory: insufficient shared memory (shm)",
     "config.memlock": "NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
@@ -93,6 +128,7 @@ SAMPLES = {
     "config.gpu_busy": "RuntimeError: cuda runtime error (46) : all CUDA-capable devices are busy or unavailable",
     "config.bus_error": "[ERROR] [launch.py:321:sigkill_handler] ['python'] exits with return code = -7",
     "config.disk_full": "OSError: [Errno 28] No space left on device",
+    "config.storage": "OSError: [Errno 116] Stale file handle: '/data/shard-0031'",
     "config.import": "ModuleNotFoundError: No module named 'flash_attn'",
     "config.files": "OSError: [Errno 24] Too many open files",
     "config.port": "OSError: [Errno 98] Address already in use",
