@@ -129,6 +129,8 @@ class Gpu:
     uuid: str
     name: str
     pids: frozenset[int]
+    problem: str = ""
+    """Why it cannot be used although it is there: it does not answer any more."""
 
 
 def host_name() -> str:
@@ -190,7 +192,8 @@ class Inventory:
                     accelerator=f"GPU_{len(group)}x{model}",
                     model=model,
                     devices=tuple(
-                        Device(index=gpu.index, uuid=gpu.uuid, owner=self._owner(gpu, ours)) for gpu in group
+                        Device(index=gpu.index, uuid=gpu.uuid, owner=gpu.problem or self._owner(gpu, ours))
+                        for gpu in group
                     ),
                     cpus=self.cpus * share,
                     memory_bytes=int(self.memory_bytes * share),
@@ -264,21 +267,30 @@ class NvidiaMl:
 
     def __init__(self, library: ModuleType) -> None:
         self._nvml: Any = library
+        self._seen: dict[int, Gpu] = {}
 
     def gpus(self) -> list[Gpu]:
-        """See ``Nvml``."""
-        found = []
-        for index in range(self._nvml.nvmlDeviceGetCount()):
-            handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-            found.append(
-                Gpu(
+        """See ``Nvml``. One that was there and does not answer any more keeps its place, with its problem.
+
+        Else a node of eight would become one of seven, of another type, whenever a GPU is lost.
+        """
+        try:
+            count = int(self._nvml.nvmlDeviceGetCount())
+        except self._nvml.NVMLError as error:
+            return [replace(gpu, pids=frozenset(), problem=_silent(error)) for gpu in self._seen.values()]
+        for index in range(count):
+            try:
+                handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+                self._seen[index] = Gpu(
                     index=index,
                     uuid=_text(self._nvml.nvmlDeviceGetUUID(handle)),
                     name=_text(self._nvml.nvmlDeviceGetName(handle)),
                     pids=self._pids(handle),
                 )
-            )
-        return found
+            except self._nvml.NVMLError as error:
+                if index in self._seen:
+                    self._seen[index] = replace(self._seen[index], pids=frozenset(), problem=_silent(error))
+        return [self._seen[index] for index in sorted(self._seen)]
 
     def _pids(self, handle: object) -> frozenset[int]:
         try:
@@ -289,20 +301,31 @@ class NvidiaMl:
 
     def values(self, index: int) -> dict[str, float]:
         """See ``Nvml``. What a GPU does not tell is left out."""
-        handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+        handle = self._ask("nvmlDeviceGetHandleByIndex", index)
+        if handle is None:
+            return {}
         values: dict[str, float] = {}
-        try:
-            memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
+        if (memory := self._ask("nvmlDeviceGetMemoryInfo", handle)) is not None:
             values["memory_usage_percentage"] = round(memory.used / memory.total * 100, 1)
             values["memory_usage_megabytes"] = memory.used / 1e6
-            values["utilization_percentage"] = float(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-            power_mw = self._nvml.nvmlDeviceGetPowerUsage(handle)
+        if (rates := self._ask("nvmlDeviceGetUtilizationRates", handle)) is not None:
+            values["utilization_percentage"] = float(rates.gpu)
+        if (power_mw := self._ask("nvmlDeviceGetPowerUsage", handle)) is not None:
             values["power_usage_watts"] = power_mw / 1000
-            limit_mw = self._nvml.nvmlDeviceGetEnforcedPowerLimit(handle)
-            values["power_usage_percentage"] = round(power_mw / limit_mw * 100, 1)
-        except self._nvml.NVMLError:
-            pass
+            if limit_mw := self._ask("nvmlDeviceGetEnforcedPowerLimit", handle):
+                values["power_usage_percentage"] = round(power_mw / limit_mw * 100, 1)
         return values
+
+    def _ask(self, call: str, argument: object) -> Any:
+        """Return what a call says; None where the device or its driver does not say it."""
+        try:
+            return getattr(self._nvml, call)(argument)
+        except self._nvml.NVMLError:
+            return None
+
+
+def _silent(error: Exception) -> str:
+    return f"nobody: it does not answer any more ({error})"
 
 
 def _text(value: str | bytes) -> str:
