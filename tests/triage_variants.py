@@ -16,6 +16,11 @@ from triage_score import KERNEL_LOG, Case
 
 _BEGIN = datetime(2025, 3, 4, 9, 0, 0, tzinfo=UTC)
 _RANK_FILE = re.compile(r"rank(\d+)\.log")
+_OF_RANK = re.compile(r"\[rank(\d+)\]: ?")
+_NAMES_RANK = re.compile(r"\[rank(\d+)\]|\[(?:PG[^\]]*? )?Rank (\d+)\]")
+_OF_LAUNCHER = re.compile(
+    r"torch[./]distributed[./]elastic|^\s*(?:rank|exitcode|traceback) +: |^Root Cause|^\[\d+\]:$"
+)
 _NOISE = (
     " 41%|####1     | 410/1000 [02:11<03:09,  3.11it/s, loss=2.31]\r 42%|####2     | 420/1000 [02:14<03:06]",
     "/opt/venv/lib/python3.11/site-packages/torch/nn/parallel/x.py:88: UserWarning: a parameter was not used",
@@ -47,6 +52,42 @@ def variant(case: Case, seed: int) -> Case:
     end = chance.choice(("\n", "\n", "\r\n"))
     files = {name: text.replace("\n", end).encode() for name, text in {**jobs, **kernel}.items()}
     return replace(case, name=f"{case.name}#{seed}", files=files)
+
+
+def relaid(case: Case, seed: int) -> Case | None:
+    """Return a case with its one job log laid out as another launcher would, amid ranks that only work; None if it
+    has several job logs already. Lines of a rank go to it, those of a launcher to nobody; what has no rank goes with
+    the line before. The order of lines is kept, but for logs of a file a rank.
+    """
+    chance = random.Random(f"{case.name} relaid {seed}")
+    jobs = _texts(case.files, False)
+    if len(jobs) != 1:
+        return None
+    (text,) = jobs.values()
+    rank = _rank_in(text, chance.randrange(8))
+    told: list[tuple[int | None, str]] = []
+    for line in text.splitlines():
+        found = _OF_RANK.match(line)
+        rank = _rank_in(line, rank)
+        told.append((None if _OF_LAUNCHER.search(line) else rank, line[found.end() :] if found else line))
+        told += [(chance.randrange(8), chance.choice(_NOISE)) for _ in range(chance.randint(0, 3))]
+    files = {name: content for name, content in case.files.items() if KERNEL_LOG.match(name) is not None}
+    if chance.random() < 0.3:
+        ranks = {of for of, _ in told}
+        lines = {of: [line for whose, line in told if whose == of] for of in ranks}
+        logs = {f"rank{of}.log" if of is not None else "launcher.log": rows for of, rows in lines.items()}
+    else:
+        prefix = chance.choice(_PREFIXES)
+        clock = chance.choice(_CLOCKS)
+        rows = [line if of is None else prefix(of) + _coloured(line, chance) for of, line in told]
+        logs = {"all.log": [clock(_BEGIN + timedelta(seconds=at)) + row for at, row in enumerate(rows)]}
+    files |= {name: ("\n".join(rows) + "\n").encode() for name, rows in logs.items()}
+    return replace(case, name=f"{case.name}#relaid{seed}", files=files)
+
+
+def _rank_in(text: str, otherwise: int) -> int:
+    found = _NAMES_RANK.search(text)
+    return int(found[1] or found[2]) if found is not None else otherwise
 
 
 def _texts(files: Mapping[str, bytes], kernel: bool) -> dict[str, str]:

@@ -24,6 +24,9 @@ _BLOCK = 4 << 20
 _MUCH = 64 << 20
 """From so many octets on several processes read; below, starting them costs more than it saves."""
 _LOOKED_AT = 8192
+_NO_TEXT = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
+"""Octets that logs hardly have: control characters but for white space, the bell, backspace and escape.
+Of compressed data they are a tenth."""
 _MOST_FILES = 10_000
 
 
@@ -113,7 +116,7 @@ def _log(path: Path, name: str, *, kernel: bool) -> Log:
         raise UserError(
             f"{name} is empty", code="EMPTY_LOG", fix="Name the log of a process that wrote something."
         )
-    if head.count(b"\0") > len(head) // 100:
+    if len(_NO_TEXT.findall(head)) > max(1, len(head) // 25):
         raise UserError(
             f"{name} is no text", code="NOT_A_LOG", fix="Name logs; .gz is read too, other archives are not."
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from triage_score import Case, Score, cases, problems, score, verdict_of
-from triage_variants import variant
+from triage_variants import relaid, variant
 
 PARTS = ("develop", "held_out", "controls")
 ALL = [case for part in PARTS for case in cases(part)]
@@ -21,6 +21,15 @@ def test_a_case_is_judged_as_it_was(case: Case) -> None:
 @pytest.mark.parametrize("part", PARTS)
 def test_variants_are_judged_like_their_cases(part: str) -> None:
     found = score(variant(case, seed) for case in cases(part) for seed in range(VARIANTS))
+    assert found.right >= LEAST_RIGHT * found.total, found
+    assert (found.false_blame, found.missed_hardware) == (0, 0), found
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_logs_of_other_launchers_are_judged_like_those_of_the_case(part: str) -> None:
+    made = [relaid(case, seed) for case in cases(part) for seed in range(VARIANTS)]
+    found = score(case for case in made if case is not None)
+    assert found.total >= VARIANTS * len(cases(part)) // 2
     assert found.right >= LEAST_RIGHT * found.total, found
     assert (found.false_blame, found.missed_hardware) == (0, 0), found
 
