@@ -155,8 +155,14 @@ class Hosts:
         _ip("-n", self._switch, "link", "set", f"v{number}", *words)
 
     def heal(self, number: int) -> None:
-        """Put it back."""
+        """Put it back, and return once its packets pass: the kernel may take a second or more to open the port."""
+        port = ["-n", self._switch, "-d", "link", "show", f"v{number}"]
         _ip("-n", self._switch, "link", "set", f"v{number}", "up")
+        deadline = time.monotonic() + 30
+        while " state forwarding " not in _ip(*port):
+            assert time.monotonic() < deadline, f"the port of h{number} does not open"
+            time.sleep(0.02)
+        _ip("-n", self.hosts[number].namespace, "neigh", "flush", "all")
 
     def lose_power(self, number: int) -> None:
         """Take a host off the network, then kill it: so no peer hears of the end of a connection."""
@@ -192,9 +198,10 @@ class Hosts:
             _remove(name)
 
 
-def _ip(*arguments: str) -> None:
+def _ip(*arguments: str) -> str:
     done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, (arguments, done.stderr)
+    return done.stdout
 
 
 def _sent_to(address: str, port: int | None) -> list[str]:

@@ -89,6 +89,14 @@ class Probe:
     deadline_s: float = 5.0
 
 
+def text_of(path: Path) -> str:
+    """Return a small file of /proc or /sys without the space around it; empty where it cannot be read."""
+    try:
+        return path.read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
 def passed(check: str, message: str, **more: Any) -> CheckResult:
     """A check that came out well."""
     return CheckResult(check=check, status=CheckStatus.PASS, message=message, **more)

@@ -346,6 +346,8 @@ def _pcie(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
 
 
 def _links(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
+    if "nvmlDeviceGetNvLinkState" in gpu.errors:
+        return None
     if gpu.mig or (gpu.links is None and limits.get("nvlinks") is None):
         return None
     links = gpu.links or ()

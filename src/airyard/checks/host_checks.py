@@ -5,7 +5,6 @@ Owns: reading /proc, /sys and the file systems, and what is right there. Must no
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 import socket
@@ -14,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from airyard.checks.contract import Check, Probe, Site, Thresholds, failed, passed, skipped, warned
+from airyard.checks.contract import Check, Probe, Site, Thresholds, failed, passed, skipped, text_of, warned
 from airyard.core.health.facts import CheckResult, Component, Remedy
 
 _MIB = 1 << 20
@@ -67,12 +66,12 @@ def collect(site: Site) -> Host:
         governors=tuple(
             sorted(
                 {
-                    _read(path)
+                    text_of(path)
                     for path in site.path("/sys/devices/system/cpu").glob("cpu*/cpufreq/scaling_governor")
                 }
             )
         ),
-        huge_pages=_read(site.path("/sys/kernel/mm/transparent_hugepage/enabled")),
+        huge_pages=text_of(site.path("/sys/kernel/mm/transparent_hugepage/enabled")),
         fabric_manager=_runs(site, "nv-fabricmanager"),
         nvswitch=site.path("/dev/nvidia-nvswitchctl").exists(),
         peer_memory=site.path("/sys/module/nvidia_peermem").exists(),
@@ -80,16 +79,9 @@ def collect(site: Site) -> Host:
     )
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace").strip()
-    except OSError:
-        return ""
-
-
 def _meminfo(site: Site) -> dict[str, int]:
     found = {}
-    for line in _read(site.path("/proc/meminfo")).splitlines():
+    for line in text_of(site.path("/proc/meminfo")).splitlines():
         name, _, rest = line.partition(":")
         if rest.strip().endswith("kB"):
             found[name] = int(rest.split()[0]) * 1024
@@ -108,18 +100,16 @@ def _space(path: Path, *, write: bool) -> Space | None:
     began = time.monotonic()
     try:
         with open(probe, "xb", buffering=0) as file:
+            probe.unlink()  # at once: whoever is ended in between leaves nothing behind
             file.write(b"\0" * 4096)
             os.fsync(file.fileno())
     except OSError as error:
         return Space(path=str(path), octets=octets, free=free, problem=str(error.strerror))
-    finally:
-        with contextlib.suppress(OSError):
-            probe.unlink()
     return Space(path=str(path), octets=octets, free=free, sync_ms=(time.monotonic() - began) * 1000)
 
 
 def _runs(site: Site, name: str) -> bool:
-    return any(_read(path) == name[:15] for path in site.path("/proc").glob("[0-9]*/comm"))
+    return any(text_of(path) == name[:15] for path in site.path("/proc").glob("[0-9]*/comm"))
 
 
 def _swap(host: Host, limits: Thresholds) -> Iterator[CheckResult]:

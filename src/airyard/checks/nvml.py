@@ -1,7 +1,7 @@
 """Reads GPUs through NVML: one frozen reading a device, with what could not be read and why.
 
-Owns: every call to nvidia-ml-py of the health checks, and the four ways in which one can fail. Must not know: what a
-reading means (``gpu_checks.py``). Calls may hang: whoever reads does so in a process that can be given up.
+Owns: the calls to nvidia-ml-py of the health checks but those on pairs and over time (``preflight/links.py``). Must not
+know: what a reading means (``gpu_checks.py``). Calls may hang: whoever reads does so in a process that can be given up.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from types import ModuleType
 from typing import Any
 
 NO_LIBRARY = 12
-NOT_SUPPORTED = 3
-NO_FUNCTION = 13
 LOST = 15
 MISMATCH = 18
-NOT_LOADED = 9
 RECOVERY_ACTION = 230
 """The field in which the driver says what a GPU needs to recover."""
 _MOST_LINKS = 36
+_NO_SUCH_LINK = (2, 3, 13)
+"""Invalid argument, not supported, no such function."""
+_SM = 1
+"""NVML's number of the clock of the multiprocessors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,6 @@ class Gpu:
     index: int
     uuid: str = ""
     name: str = ""
-    serial: str = ""
     pci: str = ""
     vbios: str = ""
     persistence: bool | None = None
@@ -47,7 +47,6 @@ class Gpu:
     recovery_action: int | None = None
     clock_reasons: int | None = None
     temperature_c: int | None = None
-    power_w: float | None = None
     power_limit_w: float | None = None
     power_default_w: float | None = None
     pcie_width: int | None = None
@@ -56,6 +55,10 @@ class Gpu:
     fabric_state: int | None = None
     fabric_summary: int | None = None
     memory_used_mib: float | None = None
+    retired_pages: int | None = None
+    clock_mhz: int | None = None
+    """The application clock, and the board's own."""
+    clock_default_mhz: int | None = None
     pids: tuple[int, ...] = ()
     errors: dict[str, int] = field(default_factory=dict)
 
@@ -71,6 +74,7 @@ class Gpus:
 
     gpus: tuple[Gpu, ...] = ()
     driver: str = ""
+    library: str = ""
     cuda: int = 0
     error: int | None = None
     error_text: str = ""
@@ -86,9 +90,11 @@ def read() -> Gpus:
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
         driver, cuda = str(pynvml.nvmlSystemGetDriverVersion()), int(pynvml.nvmlSystemGetCudaDriverVersion())
+        library = str(pynvml.nvmlSystemGetNVMLVersion())
     except pynvml.NVMLError as error:
         return Gpus(error=int(error.value), error_text=str(error))
-    return Gpus(gpus=tuple(_gpu(pynvml, index) for index in range(count)), driver=driver, cuda=cuda)
+    gpus = tuple(_gpu(pynvml, index) for index in range(count))
+    return Gpus(gpus=gpus, driver=driver, library=library, cuda=cuda)
 
 
 def _gpu(nvml: ModuleType, index: int) -> Gpu:
@@ -109,11 +115,11 @@ def _gpu(nvml: ModuleType, index: int) -> Gpu:
     mig, pci = ask("nvmlDeviceGetMigMode", handle), ask("nvmlDeviceGetPciInfo", handle)
     fabric = _fabric(nvml, ask, handle)
     processes = ask("nvmlDeviceGetComputeRunningProcesses", handle) or []
+    pages = [ask("nvmlDeviceGetRetiredPages", handle, cause) for cause in (0, 1)]
     return Gpu(
         index=index,
         uuid=str(ask("nvmlDeviceGetUUID", handle) or ""),
         name=str(ask("nvmlDeviceGetName", handle) or ""),
-        serial=str(ask("nvmlDeviceGetSerial", handle) or ""),
         pci=_text(pci.busId) if pci is not None else "",
         vbios=str(ask("nvmlDeviceGetVbiosVersion", handle) or ""),
         persistence=_flag(ask("nvmlDeviceGetPersistenceMode", handle)),
@@ -130,15 +136,17 @@ def _gpu(nvml: ModuleType, index: int) -> Gpu:
         recovery_action=_field(ask, handle, RECOVERY_ACTION),
         clock_reasons=ask("nvmlDeviceGetCurrentClocksEventReasons", handle),
         temperature_c=ask("nvmlDeviceGetTemperature", handle, 0),
-        power_w=_watts(ask("nvmlDeviceGetPowerUsage", handle)),
         power_limit_w=_watts(ask("nvmlDeviceGetEnforcedPowerLimit", handle)),
         power_default_w=_watts(ask("nvmlDeviceGetPowerManagementDefaultLimit", handle)),
         pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
         pcie_width_max=ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
-        links=_links(nvml, handle),
+        links=_links(nvml, handle, errors),
         fabric_state=fabric[0],
         fabric_summary=fabric[1],
         memory_used_mib=memory.used / (1 << 20) if memory is not None else None,
+        retired_pages=None if None in pages else sum(len(each) for each in pages),
+        clock_mhz=ask("nvmlDeviceGetApplicationsClock", handle, _SM),
+        clock_default_mhz=ask("nvmlDeviceGetDefaultApplicationsClock", handle, _SM),
         pids=tuple(sorted(int(process.pid) for process in processes)),
         errors=errors,
     )
@@ -163,14 +171,20 @@ def _field(ask: Callable[..., Any], handle: Any, number: int) -> int | None:
     return int(values[0].value.uiVal)
 
 
-def _links(nvml: ModuleType, handle: Any) -> tuple[bool, ...] | None:
-    """Return the state of every link there is; None where links are not told of at all."""
+def _links(nvml: ModuleType, handle: Any, errors: dict[str, int]) -> tuple[bool, ...] | None:
+    """Return the state of every link there is; None where links are not told of at all, or no more.
+
+    Links are numbered without holes: the first number that there is not ends them. Any other error is noted.
+    """
     states = []
     for link in range(_MOST_LINKS):
         try:
             states.append(bool(nvml.nvmlDeviceGetNvLinkState(handle, link)))
-        except nvml.NVMLError:
-            break  # no such link: they are numbered without holes
+        except nvml.NVMLError as error:
+            if int(error.value) in _NO_SUCH_LINK:
+                break
+            errors["nvmlDeviceGetNvLinkState"] = int(error.value)
+            return None
     return tuple(states) or None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from airyard.checks.contract import Check, Probe, Site, Thresholds, failed, passed, skipped, warned
+from airyard.checks.contract import Check, Probe, Site, Thresholds, failed, passed, skipped, text_of, warned
 from airyard.core.health.facts import CheckResult, Component, Retest
 
 _COUNTERS = ("link_downed", "symbol_error", "port_rcv_errors", "link_error_recovery")
@@ -39,15 +39,8 @@ def collect(site: Site) -> tuple[Port, ...]:
     return tuple(_port(folder, first) for folder, first in zip(folders, before, strict=True))
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace").strip()
-    except OSError:
-        return ""
-
-
 def _counters(port: Path) -> dict[str, int]:
-    texts = {name: _read(port / "counters" / name) for name in _COUNTERS}
+    texts = {name: text_of(port / "counters" / name) for name in _COUNTERS}
     return {name: int(text) for name, text in texts.items() if text.isdecimal()}
 
 
@@ -58,9 +51,9 @@ def _port(folder: Path, before: dict[str, int]) -> Port:
     grown = {name: now[name] - before[name] for name in now if now[name] > before.get(name, now[name])}
     return Port(
         name=f"{device.name}/{folder.name}",
-        state=_read(folder / "state").partition(":")[2].strip(),
-        physical=_read(folder / "phys_state").partition(":")[2].strip(),
-        rate=_read(folder / "rate"),
+        state=text_of(folder / "state").partition(":")[2].strip(),
+        physical=text_of(folder / "phys_state").partition(":")[2].strip(),
+        rate=text_of(folder / "rate"),
         grown=grown,
         virtual=(device / "device" / "physfn").exists(),
     )

@@ -104,7 +104,7 @@ def _log(path: Path, name: str, *, kernel: bool) -> Log:
         raise UserError(
             f"there is no file {name}",
             code="LOG_NOT_FOUND",
-            fix="Check the path; `airyard logs ID --download-to DIR` saves a run's logs.",
+            fix="Check the path; a run of the server goes by its number or @last.",
         ) from None
     except (OSError, EOFError) as error:
         raise UserError(

@@ -5,6 +5,8 @@ Owns: shapes and types. Must not know: routes, how a verdict is found. ``Failure
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from airyard.wire.native import Answer
 
 
@@ -21,6 +23,7 @@ class EvidenceDoc(Answer):
 class VerdictDoc(Answer):
     """Why an attempt failed. ``class`` is hardware, driver, network, config, user or unknown."""
 
+    failure_class: str = Field(alias="class")
     cause: str
     action: str
     rule: str

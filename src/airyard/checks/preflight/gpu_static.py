@@ -1,120 +1,54 @@
 """Who the GPUs are, and whether driver, library and module belong together.
 
-Owns: reading identities and versions, and their rules. Must not know: memory, links, load (``gpu_checks.py``).
+Owns: the rules over identities and versions. Must not know: memory, links, load (``gpu_checks.py``), NVML's calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from airyard.checks.contract import Check, Probe, Site, Thresholds, failed, passed, skipped, warned
+from airyard.checks import nvml
+from airyard.checks.contract import Check, Probe, Site, Thresholds, failed, passed, skipped, text_of, warned
+from airyard.checks.nvml import Gpus
 from airyard.checks.preflight.setting import setting_of
 from airyard.core.health.facts import CheckResult, Component, Remedy, Retest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """One device's name and pages; None is what it does not tell."""
-
-    index: int
-    uuid: str = ""
-    name: str = ""
-    retired_pages: int | None = None
-    clock_mhz: int | None = None
-    clock_default_mhz: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Cards:
-    """What NVML and the kernel say of driver and devices. ``error`` is NVML's when it did not open."""
+    """What NVML and the kernel say of driver and devices, and what they were before."""
 
-    cards: tuple[Card, ...] = ()
-    driver: str = ""
-    library: str = ""
+    nvml: Gpus = field(default_factory=Gpus)
     module: str = ""
-    error: str = ""
     known_uuids: frozenset[str] = field(default_factory=frozenset)
     known_driver: str = ""
 
-    @property
-    def product(self) -> str:
-        """The first device's name, by which limits are chosen."""
-        return self.cards[0].name if self.cards else ""
-
 
 def collect(site: Site) -> Cards:
-    """Read identities. Cost: some ms a device."""
-    setting = setting_of(site)
-    known = frozenset(setting.known.get("uuids", "").split()), setting.known.get("driver", "")
-    module = _read(site.path("/sys/module/nvidia/version"))
-    try:
-        import pynvml
-    except ImportError:
-        return Cards(error="nvidia-ml-py is not installed", module=module, known_uuids=known[0])
-    try:
-        pynvml.nvmlInit()
-        count = pynvml.nvmlDeviceGetCount()
-        driver, library = _text(pynvml.nvmlSystemGetDriverVersion()), _text(pynvml.nvmlSystemGetNVMLVersion())
-    except pynvml.NVMLError as error:
-        return Cards(error=str(error), module=module, known_uuids=known[0])
-    cards = tuple(_card(pynvml, index) for index in range(count))
+    """Read identities. Cost: that of reading all GPUs."""
+    known = setting_of(site).known
     return Cards(
-        cards=cards,
-        driver=driver,
-        library=library,
-        module=module,
-        known_uuids=known[0],
-        known_driver=known[1],
+        nvml=nvml.read(),
+        module=text_of(site.path("/sys/module/nvidia/version")),
+        known_uuids=frozenset(known.get("uuids", "").split()),
+        known_driver=known.get("driver", ""),
     )
-
-
-def _card(nvml: Any, index: int) -> Card:
-    def ask(call: str, *arguments: Any) -> Any:
-        try:
-            return getattr(nvml, call)(*arguments)
-        except nvml.NVMLError:
-            return None
-
-    handle = ask("nvmlDeviceGetHandleByIndex", index)
-    if handle is None:
-        return Card(index=index)
-    pages = [ask("nvmlDeviceGetRetiredPages", handle, cause) for cause in (0, 1)]
-    return Card(
-        index=index,
-        uuid=_text(ask("nvmlDeviceGetUUID", handle) or ""),
-        name=_text(ask("nvmlDeviceGetName", handle) or ""),
-        retired_pages=None if None in pages else sum(len(each) for each in pages),
-        clock_mhz=ask("nvmlDeviceGetApplicationsClock", handle, 1),
-        clock_default_mhz=ask("nvmlDeviceGetDefaultApplicationsClock", handle, 1),
-    )
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("ascii", "replace").strip()
-    except OSError:
-        return ""
 
 
 def _same_devices(read: Cards, limits: Thresholds) -> Iterator[CheckResult]:
-    found = {card.uuid for card in read.cards if card.uuid}
-    if read.known_uuids and read.error:
+    found = {card.uuid for card in read.nvml.gpus if card.uuid}
+    if read.known_uuids and read.nvml.error_text:
         yield failed(
             "card.identity",
-            f"NVML does not open on a machine that had {len(read.known_uuids)} GPUs: {read.error}",
+            f"NVML does not open on a machine that had {len(read.known_uuids)} GPUs: {read.nvml.error_text}",
             "look at `nvidia-smi` and the kernel's log; load the driver, or reboot",
             Component.DRIVER,
             Remedy.REBOOT,
         )
-    elif read.error or not found:
-        yield skipped("card.identity", read.error or "no GPU to look at")
+    elif read.nvml.error_text or not found:
+        yield skipped("card.identity", read.nvml.error_text or "no GPU to look at")
     elif not read.known_uuids:
         yield skipped("card.identity", "nobody has said yet which GPUs belong to this machine")
     elif gone := sorted(read.known_uuids - found):
@@ -133,25 +67,25 @@ def _same_devices(read: Cards, limits: Thresholds) -> Iterator[CheckResult]:
 
 
 def _versions(read: Cards, limits: Thresholds) -> Iterator[CheckResult]:
-    if read.error:
-        yield skipped("card.driver", read.error)
+    if read.nvml.error_text:
+        yield skipped("card.driver", read.nvml.error_text)
         return
     wanted = {
         "the kernel's module": read.module,
-        "NVML's library": _of_library(read.library, read.driver),
+        "NVML's library": _of_library(read.nvml.library, read.nvml.driver),
         "what the run's other nodes have": read.known_driver,
     }
     for what, version in wanted.items():
-        if version and version != read.driver:
+        if version and version != read.nvml.driver:
             yield failed(
                 "card.driver",
-                f"the driver says {read.driver}; {what}: {version}",
+                f"the driver says {read.nvml.driver}; {what}: {version}",
                 "drain the machine and reboot it, or load the module again",
                 Component.DRIVER,
                 Remedy.REBOOT,
             )
             return
-    yield passed("card.driver", f"driver {read.driver}")
+    yield passed("card.driver", f"driver {read.nvml.driver}")
 
 
 def _of_library(version: str, driver: str) -> str:
@@ -160,9 +94,9 @@ def _of_library(version: str, driver: str) -> str:
 
 
 def _pages(read: Cards, limits: Thresholds) -> Iterator[CheckResult]:
-    told = [card for card in read.cards if card.retired_pages is not None]
+    told = [card for card in read.nvml.gpus if card.retired_pages is not None]
     if not told:
-        yield skipped("card.retired_pages", read.error or "these GPUs replace rows instead")
+        yield skipped("card.retired_pages", read.nvml.error_text or "these GPUs replace rows instead")
         return
     most = limits["retired_pages_fail"]
     bad = [card for card in told if (card.retired_pages or 0) > most]
@@ -184,9 +118,11 @@ def _pages(read: Cards, limits: Thresholds) -> Iterator[CheckResult]:
 
 def _clocks(read: Cards, limits: Thresholds) -> Iterator[CheckResult]:
     name = "card.application_clocks"
-    told = [card for card in read.cards if card.clock_mhz is not None and card.clock_default_mhz is not None]
+    told = [
+        card for card in read.nvml.gpus if card.clock_mhz is not None and card.clock_default_mhz is not None
+    ]
     if not told:
-        yield skipped(name, read.error or "these GPUs, or this driver, do not tell")
+        yield skipped(name, read.nvml.error_text or "these GPUs, or this driver, do not tell")
         return
     fine = 0
     for card in told:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airyard.checks.contract import Check, Probe, Site, Thresholds, failed, passed, skipped, warned
+from airyard.checks.contract import Check, Probe, Site, Thresholds, failed, passed, skipped, text_of, warned
 from airyard.core.health.facts import CheckResult, Component, Remedy, Retest
 
 _WATCH_S = 1.0
@@ -92,20 +92,13 @@ def _peers(nvml: Any, handles: list[Any]) -> tuple[int, list[tuple[int, int, str
     return asked, bad
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("ascii", "replace").strip()
-    except OSError:
-        return ""
-
-
 def _devices(site: Site) -> Iterator[Path]:
     folder = site.path("/sys/bus/pci/devices")
     yield from sorted(folder.iterdir()) if folder.is_dir() else ()
 
 
 def _is_nvidia(device: Path) -> bool:
-    return _read(device / "vendor") == "0x10de" and _read(device / "class").startswith(_GPU_CLASS)
+    return text_of(device / "vendor") == "0x10de" and text_of(device / "class").startswith(_GPU_CLASS)
 
 
 def _aer(site: Site) -> dict[str, int]:
@@ -113,7 +106,7 @@ def _aer(site: Site) -> dict[str, int]:
     for device in _devices(site):
         if not _is_nvidia(device):
             continue
-        texts = [_read(device / name) for name in ("aer_dev_fatal", "aer_dev_nonfatal")]
+        texts = [text_of(device / name) for name in ("aer_dev_fatal", "aer_dev_nonfatal")]
         if any(texts):
             found[device.name] = sum(_total(text) for text in texts)
     return found
@@ -131,9 +124,9 @@ def _acs(site: Site) -> dict[str, bool | None]:
     """Look at the bridges above GPUs and RDMA adapters; a machine of the cloud shows none, and is left alone."""
     bridges: dict[str, Path] = {}
     for device in _devices(site):
-        if _is_nvidia(device) or _read(device / "vendor") == _RDMA_VENDOR:
+        if _is_nvidia(device) or text_of(device / "vendor") == _RDMA_VENDOR:
             for above in device.resolve().parents:
-                if (above / "config").exists() and _read(above / "class").startswith("0x0604"):
+                if (above / "config").exists() and text_of(above / "class").startswith("0x0604"):
                     bridges[above.name] = above
     return {name: redirects(_config(path)) for name, path in bridges.items()}
 

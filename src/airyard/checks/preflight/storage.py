@@ -5,7 +5,6 @@ Owns: writing and reading a file, and comparing checksums of a manifest. Must no
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import time
@@ -66,14 +65,13 @@ def collect(site: Site) -> Stores:
 def _write(folder: Path) -> Written:
     probe, data, began = folder / f".airyard-preflight-{os.getpid()}", os.urandom(4096), time.monotonic()
     try:
-        with open(probe, "xb", buffering=0) as file:
+        with open(probe, "x+b", buffering=0) as file:
+            probe.unlink()  # at once: whoever is ended in between leaves nothing behind
             file.write(data)
             os.fsync(file.fileno())
-        same = probe.read_bytes() == data
-        probe.unlink()
+            file.seek(0)
+            same = file.read(len(data)) == data
     except OSError as error:
-        with contextlib.suppress(OSError):
-            probe.unlink()
         return Written(path=str(folder), problem=error.strerror or str(error))
     took_ms = (time.monotonic() - began) * 1000
     return Written(
@@ -113,22 +111,20 @@ def collect_speed(site: Site) -> Speed:
     block = os.urandom(_BLOCK)
     try:
         began = time.monotonic()
-        with open(probe, "xb", buffering=0) as file:
+        with open(probe, "x+b", buffering=0) as file:
+            probe.unlink()  # as above
             for _ in range(_SPEED_BYTES // _BLOCK):
                 file.write(block)
             os.fsync(file.fileno())
             written_s = time.monotonic() - began
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        began = time.monotonic()
-        with open(probe, "rb", buffering=0) as file:
+            file.seek(0)
+            began = time.monotonic()
             while file.read(_BLOCK):
                 pass
-        read_s = time.monotonic() - began
+            read_s = time.monotonic() - began
     except OSError as error:
         return Speed(path=str(site.data_folder), problem=error.strerror or str(error))
-    finally:
-        with contextlib.suppress(OSError):
-            probe.unlink()
     return Speed(
         path=str(site.data_folder),
         write_mb_s=_SPEED_BYTES / 1e6 / max(written_s, 1e-6),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -54,6 +54,7 @@ def check(
     """
     from airyard.checks import catalogue, running  # slow to import, and for this verb only
     from airyard.checks.contract import Profile, Site
+    from airyard.checks.preflight.results import result_to_json
     from airyard.checks.thresholds import load
     from airyard.core.health.facts import CheckStatus
 
@@ -63,7 +64,9 @@ def check(
     results = running.run(catalogue.probes(profile, own_probes), site, load(thresholds))
     ok = not any(result.status is CheckStatus.FAIL for result in results)
     if app.as_json:
-        app.console.data({"ok": ok, "profile": profile.value, "checks": [_document(one) for one in results]})
+        app.console.data(
+            {"ok": ok, "profile": profile.value, "checks": [result_to_json(one) for one in results]}
+        )
     else:
         _print(app, results, everything)
     if not ok:
@@ -78,24 +81,6 @@ def _data_folder(app: App) -> Path:
     while not place.exists() and place != place.parent:
         place = place.parent
     return place
-
-
-def _document(result: CheckResult) -> dict[str, Any]:
-    return {
-        "check": result.check,
-        "status": result.status.value,
-        "message": result.message,
-        "device": result.device,
-        "value": result.value,
-        "threshold": result.threshold,
-        "unit": result.unit or None,
-        "next_step": result.next_step or None,
-        "component": result.component.value,
-        "remedy": result.remedy.value,
-        "retest": result.retest.value,
-        "duration_ms": result.duration_ms,
-        "details": dict(result.details),
-    }
 
 
 def _print(app: App, results: Sequence[CheckResult], everything: bool) -> None:

@@ -10,7 +10,7 @@ error of the program never blames a node. And what a job printed never confirms 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airyard.core.health.facts import Component, HealthEvent, Severity
 from airyard.core.run import Cause
@@ -63,6 +63,8 @@ def judge(
         verdict = _of_fault(fault, root)
     elif root is not None:
         verdict = _of_root(root, findings, fault)
+        if fault is not None and fault.hard and not verdict.confirmed:
+            verdict = replace(verdict, cascade=(fault.rule,))  # told of, so that somebody may look at it
     elif fault is not None:
         verdict = _of_fault(fault, None)
     else:
@@ -112,8 +114,15 @@ def _explicit(root: Finding | None) -> bool:
 
 
 def _vetoed(fault: MachineFault, root: Finding | None) -> bool:
-    """Return whether the program's own error stands against the kernel's word."""
-    return fault.failure_class is not FailureClass.USER and _explicit(root)
+    """Return whether the program's own error stands against the kernel's word.
+
+    Any exception of the program does where nobody can tell whether the two are of one time: a kernel's log goes back to
+    the start of the machine.
+    """
+    if fault.failure_class is FailureClass.USER or root is None:
+        return False
+    untold = root.signature.rule == "user.exception" and not _comparable(fault.at_ms, root.at_ms)
+    return untold or _explicit(root)
 
 
 def _in_window(at_ms: int | None, root: Finding | None) -> bool:
@@ -334,16 +343,14 @@ def _as_user(
     rank: int | None = None,
     confidence: float = 0.6,
 ) -> FailureCause:
-    return FailureCause(
+    return replace(
+        verdict,
         failure_class=FailureClass.USER,
         cause=cause,
         action=Action.FIX_CODE,
-        rule=verdict.rule,
-        message=verdict.message,
         next_step=next_step,
         confidence=confidence,
         first_rank=rank,
-        evidence=verdict.evidence,
     )
 
 
@@ -366,19 +373,5 @@ def _blame(verdict: FailureCause, nodes: Mapping[int, str], findings: Findings) 
     node = verdict.blamed_node
     if not node and _blames(verdict.failure_class) and verdict.first_rank is not None:
         node = nodes.get(verdict.first_rank, "")
-    others = sorted({each.signature.rule for each in findings.findings} - {verdict.rule})
-    return FailureCause(
-        failure_class=verdict.failure_class,
-        cause=verdict.cause,
-        action=verdict.action,
-        rule=verdict.rule,
-        message=verdict.message,
-        next_step=verdict.next_step,
-        confidence=verdict.confidence,
-        first_rank=verdict.first_rank,
-        blamed_node=node,
-        blamed_device=verdict.blamed_device,
-        confirmed=verdict.confirmed,
-        evidence=verdict.evidence,
-        cascade=tuple(others),
-    )
+    others = {each.signature.rule for each in findings.findings} - {verdict.rule}
+    return replace(verdict, blamed_node=node, cascade=tuple(sorted({*others, *verdict.cascade})))

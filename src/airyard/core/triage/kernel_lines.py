@@ -50,7 +50,6 @@ class KernelLine:
     """Since 1970, where the line says so."""
     uptime_ms: int | None = None
     host: str = ""
-    sequence: int | None = None
 
     @property
     def ours(self) -> bool:
@@ -122,9 +121,7 @@ def parse_line(line: str) -> KernelLine | None:
     if found is not None:
         number = int(found[1]) >> 3
         facility = _FACILITIES[number] if number < len(_FACILITIES) else f"facility {number}"
-        return KernelLine(
-            text=found[4], facility=facility, uptime_ms=int(found[3]) // 1000, sequence=int(found[2])
-        )
+        return KernelLine(text=found[4], facility=facility, uptime_ms=int(found[3]) // 1000)
     facility = ""
     found = _DMESG_X.fullmatch(line)
     if found is not None and found[1] in _FACILITIES:

@@ -160,6 +160,10 @@ _PLAIN: dict[KernelKind, tuple[FailureClass, Cause, Action, str, int]] = {
 }  # fmt: skip
 
 
+_PASSING = frozenset({KernelKind.LINK_DOWN, KernelKind.FILE_SYSTEM})
+"""What comes and goes by itself, at every start of a machine too: it counts where nothing else was seen."""
+
+
 def _single(finding: KernelFinding, burst: Sequence[KernelFinding]) -> MachineFault | None:
     event = finding.event
     if event.kind is KernelKind.XID and event.code is not None:
@@ -170,7 +174,8 @@ def _single(finding: KernelFinding, burst: Sequence[KernelFinding]) -> MachineFa
     if plain is None:
         return None
     failure_class, cause, action, message, precedence = plain
-    return _fault(finding, burst, failure_class, cause, action, message, precedence=precedence)
+    hard = event.kind not in _PASSING
+    return _fault(finding, burst, failure_class, cause, action, message, precedence=precedence, hard=hard)
 
 
 def _xid(finding: KernelFinding, code: int, burst: Sequence[KernelFinding]) -> MachineFault | None:

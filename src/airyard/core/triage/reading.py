@@ -11,7 +11,6 @@ the rest counted.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from airyard.core.triage import kernel_lines
@@ -81,7 +80,6 @@ class Collective:
     group: str = ""
     stuck: int | None = None
     operation: str = ""
-    elements: int | None = None
     enqueued: int | None = None
     completed: int | None = None
 
@@ -101,7 +99,6 @@ class Findings:
     """Lines of a kernel's log that look like a fault, and that the kernel did not write."""
     memory_shares: list[float] = field(default_factory=list)
     """Shares of the host's memory in use, as the job said them, in order (0 to 1)."""
-    hosts: set[str] = field(default_factory=set)
 
     def merge(self, other: Findings) -> None:
         """Take in what was found elsewhere."""
@@ -114,7 +111,6 @@ class Findings:
         self.octets += other.octets
         self.foreign_kernel_lines += other.foreign_kernel_lines
         self.memory_shares += other.memory_shares
-        self.hosts |= other.hosts
 
 
 _STUCK = re.compile(
@@ -168,10 +164,6 @@ class Reader:
             return
         self._rest = block[end:]
         self._search(block[:end])
-
-    def feed_lines(self, lines: Iterable[bytes]) -> None:
-        """Take in whole lines, with or without their ends."""
-        self.feed(b"".join(line if line.endswith(b"\n") else line + b"\n" for line in lines))
 
     def findings(self) -> Findings:
         """Return what was found, the last line included that has no end."""
@@ -250,7 +242,7 @@ class Reader:
         line = parse_line(text)
         rank = self._rank if self._rank is not None else line.rank
         if rank is None:
-            rank = line.local_rank if line.local_rank is not None else None
+            rank = line.local_rank
         self._memory(line.text)
         signature = signature_of(line.text)
         if signature is None:
@@ -319,7 +311,6 @@ class Reader:
                 group=group[1] if group else "",
                 stuck=int(stuck[1] or stuck[4]) if stuck else at,
                 operation=(stuck[2] or "") if stuck else "",
-                elements=int(stuck[3]) if stuck and stuck[3] else None,
                 enqueued=enqueued,
                 completed=completed,
             )

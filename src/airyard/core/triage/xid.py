@@ -9,7 +9,6 @@ was taken, because a second occurrence is acted on anyway.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -231,12 +230,3 @@ def xid_facts(code: int) -> XidFacts:
         Action.RETRY_ELSEWHERE,
         Retest.T2,
     )
-
-
-def root_of(codes: Iterable[int]) -> int | None:
-    """Return which Xid of a burst, given in its order, is the root: the highest precedence, the earliest of equals."""
-    best: int | None = None
-    for code in codes:
-        if best is None or xid_facts(code).precedence > xid_facts(best).precedence:
-            best = code
-    return best

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from airyard.checks.contract import Check, Probe, Site
+from airyard.checks.nvml import Gpu, Gpus
 from airyard.checks.preflight import compute, fabric, gpu_static, links, network, storage
 from airyard.checks.preflight.compute import Outcome, disagreeing, run_tests
 from airyard.checks.preflight.fabric import Loopback, parse_bandwidth
-from airyard.checks.preflight.gpu_static import Card, Cards
+from airyard.checks.preflight.gpu_static import Cards
 from airyard.checks.preflight.links import Buses, redirects
 from airyard.checks.preflight.network import Clock, Peer, Ways, fingerprint
 from airyard.checks.preflight.storage import Speed, Stores
@@ -33,18 +34,22 @@ def words(results: list[CheckResult]) -> list[tuple[str, int | None]]:
     return [(result.status.value, result.device) for result in results]
 
 
-CARDS = Cards(
-    cards=tuple(
-        Card(
+GPUS = Gpus(
+    gpus=tuple(
+        Gpu(
             index=i, uuid=f"GPU-{i}", name="NVIDIA H100", retired_pages=0, clock_mhz=1980, clock_default_mhz=1980
         )
         for i in range(2)
     ),
     driver="570.124.06",
     library="12.570.124.06",
-    module="570.124.06",
-    known_uuids=frozenset({"GPU-0", "GPU-1"}),
 )  # fmt: skip
+CARDS = Cards(nvml=GPUS, module="570.124.06", known_uuids=frozenset({"GPU-0", "GPU-1"}))
+NOT_OPEN = Gpus(error=9, error_text="Driver Not Loaded")
+
+
+def one_card(**changes: Any) -> Cards:
+    return Cards(nvml=replace(GPUS, gpus=(replace(GPUS.gpus[1], **changes),)))
 
 
 @pytest.mark.parametrize(
@@ -53,31 +58,35 @@ CARDS = Cards(
         ("card.identity", CARDS, [("PASS", None)]),
         ("card.identity", replace(CARDS, known_uuids=frozenset({"GPU-0", "GPU-7"})), [("FAIL", None)]),
         ("card.identity", replace(CARDS, known_uuids=frozenset()), [("SKIP", None)]),
-        ("card.identity", Cards(error="Driver Not Loaded"), [("SKIP", None)]),
+        ("card.identity", Cards(nvml=NOT_OPEN), [("SKIP", None)]),
         (
             "card.identity",
-            Cards(error="Driver Not Loaded", known_uuids=frozenset({"GPU-0"})),
+            Cards(nvml=NOT_OPEN, known_uuids=frozenset({"GPU-0"})),
             [("FAIL", None)],
         ),
         ("card.driver", CARDS, [("PASS", None)]),
         ("card.driver", replace(CARDS, module="570.86.15"), [("FAIL", None)]),
-        ("card.driver", replace(CARDS, library="12.575.1.06"), [("FAIL", None)]),
-        ("card.driver", replace(CARDS, module="", library="570.124.06"), [("PASS", None)]),
+        ("card.driver", replace(CARDS, nvml=replace(GPUS, library="12.575.1.06")), [("FAIL", None)]),
+        (
+            "card.driver",
+            replace(CARDS, module="", nvml=replace(GPUS, library="570.124.06")),
+            [("PASS", None)],
+        ),
         ("card.driver", replace(CARDS, known_driver="580.1"), [("FAIL", None)]),
         ("card.retired_pages", CARDS, [("PASS", None)]),
         (
             "card.retired_pages",
-            replace(CARDS, cards=(replace(CARDS.cards[1], retired_pages=11),)),
+            one_card(retired_pages=11),
             [("FAIL", 1)],
         ),
         (
             "card.application_clocks",
-            replace(CARDS, cards=(replace(CARDS.cards[1], clock_mhz=1935),)),
+            one_card(clock_mhz=1935),
             [("WARN", 1)],
         ),
         (
             "card.application_clocks",
-            replace(CARDS, cards=(CARDS.cards[0], replace(CARDS.cards[1], clock_mhz=1900))),
+            replace(CARDS, nvml=replace(GPUS, gpus=(GPUS.gpus[0], replace(GPUS.gpus[1], clock_mhz=1900)))),
             [("FAIL", 1), ("PASS", None)],
         ),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
@@ -9,6 +10,7 @@ from airyard.core.health.facts import Component, HealthEvent, Severity, Source
 from airyard.core.run import Cause
 from airyard.core.triage.causes import Action, FailureCause, FailureClass
 from airyard.core.triage.judging import RankExit, judge
+from airyard.core.triage.machine_faults import bursts
 from airyard.core.triage.reading import Findings, Reader
 
 WATCHDOG = (
@@ -150,6 +152,49 @@ def test_the_driver_knows_the_cure() -> None:
     )
     assert (reset.action, told.action) == (Action.CORDON_RESET, Action.CORDON_REBOOT)
     assert told.rule == "xid.48"
+
+
+@pytest.mark.parametrize(
+    ("burst", "root"),
+    [
+        ((45, 45, 79, 154), "xid.79"),
+        ((48, 64, 45), "xid.64"),
+        ((63, 48), "xid.48"),
+        ((119, 74), "xid.74"),
+        ((94, 31), "xid.94"),
+        ((46, 48), "xid.48"),
+        ((48, 48), "xid.48"),
+    ],
+)
+def test_the_strongest_of_a_burst_is_its_root(burst: tuple[int, ...], root: str) -> None:
+    lines = "".join(f"[ {n}.0] NVRM: Xid (PCI:0000:3b:00): {code}, x\n" for n, code in enumerate(burst))
+    assert verdict(kernel=lines).rule == root
+
+
+def test_a_burst_ends_with_three_minutes_of_silence() -> None:
+    line = "[ {0}.0] NVRM: Xid (PCI:0000:3b:00): {1}, x\n"
+    near, far = (findings(kernel=line.format(10, 48) + line.format(at, 64)).kernel for at in (180, 400))
+    assert [len(burst) for burst in bursts(near)] == [2]
+    assert [len(burst) for burst in bursts(far)] == [1, 1]
+
+
+def test_an_exception_of_no_known_time_stands_against_a_fault_of_no_known_time() -> None:
+    fault = "[ 5.0] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
+    said = verdict("[rank2]: KeyError: 'labels'\n", fault)
+    assert (said.failure_class, said.first_rank, said.confirmed) == (FailureClass.USER, 2, False)
+    assert said.cascade == ("xid.79",), "it is told of, so that somebody may look at it"
+    cuda = verdict("RuntimeError: CUDA error: unspecified launch failure\n", fault)
+    assert (cuda.failure_class, cuda.confirmed) == (FailureClass.HARDWARE, True)
+
+
+def test_a_link_that_was_down_at_the_start_of_the_machine_is_no_cause() -> None:
+    down = "[ 3.0] mlx5_core 0000:5e:00.0 enp94s0: Link down\n"
+    assert (
+        verdict("RuntimeError: CUDA error: an illegal memory access\n", down).failure_class
+        is FailureClass.USER
+    )
+    alone = verdict(kernel=down)
+    assert (alone.failure_class, alone.confirmed) == (FailureClass.NETWORK, False)
 
 
 USER_LINES = (

@@ -81,7 +81,7 @@ def test_lines_that_differ_in_their_numbers_are_still_counted_and_told_apart() -
     lines[700] = b"NET/IB: Got completion from peer 10.0.0.1<99> with status=12 opcode=0 len=0 vendor err 129"
     lines[701] = b"NET/IB: Got completion from peer 10.0.0.1<99> with status=5 opcode=0 len=0 vendor err 249"
     reader = Reader("a.log")
-    reader.feed_lines(lines)
+    reader.feed(b"".join(line + b"\n" for line in lines))
     found = reader.findings()
     assert [(each.signature.rule, each.number) for each in found.findings] == [
         ("net.transport", 701),

@@ -14,7 +14,7 @@ from airyard.core.triage.nvlink import (
     switch_event,
     xid74,
 )
-from airyard.core.triage.xid import TABLE, Weight, root_of, xid_facts
+from airyard.core.triage.xid import TABLE, Weight, xid_facts
 
 APPLICATION = (13, 31, 43, 45, 63, 68, 69, 92, 109)
 
@@ -52,23 +52,6 @@ def test_what_is_hard_asks_for_its_remedy(code: int, action: Action) -> None:
 
 def test_a_firmware_that_hangs_is_the_drivers() -> None:
     assert {xid_facts(code).failure_class for code in (119, 120)} == {FailureClass.DRIVER}
-
-
-@pytest.mark.parametrize(
-    ("burst", "root"),
-    [
-        ((45, 45, 79, 154), 79),
-        ((48, 64, 45), 64),
-        ((63, 48), 48),
-        ((13, 43, 45), 13),
-        ((94, 31), 94),
-        ((119, 74), 74),
-        ((31, 13), 31),
-        ((), None),
-    ],
-)
-def test_the_strongest_of_a_burst_is_its_root(burst: tuple[int, ...], root: int | None) -> None:
-    assert root_of(burst) == root
 
 
 def test_details_of_a_double_bit_error_rank_with_it() -> None:
