@@ -1,0 +1,171 @@
+"""Which idle nodes to test next, and when a test has to make room: by risk and age, a few at a time, never in the way.
+
+Owns: the order, the shares, the spans. Must not know: what a test does, how it is begun or stopped.
+A test that was stopped for work says nothing: neither that the node is well nor that it is ill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+SLICE_MS = 3 * MINUTE_MS
+"""As long as one test takes at most."""
+YIELD_MS = 30_000
+"""A test that is in the way of work is over after this."""
+IDLE_SHARE = 0.2
+"""Of the idle nodes at most this share is tested at a time; one node, or one pair, always may be."""
+LIGHT_AFTER_MS = 30 * MINUTE_MS
+"""A node has to have been idle for so long: between two runs of a queue there is no time for tests."""
+LIGHT_EVERY_MS = 4 * HOUR_MS
+DEEP_EVERY_MS = 24 * HOUR_MS
+SWEEP_FROM = 4
+"""Idle nodes of one pool that are worth a sweep of pairs."""
+NEVER_H = 24.0 * 7
+"""What a node that has never passed counts as, in hours since its last pass."""
+STRIKE_H, SIGNAL_H, CHANGE_H = 24.0, 12.0, 24.0
+"""What a strike, a soft signal and a changed driver or firmware weigh, in hours since the last pass."""
+
+
+class IdleTest(Enum):
+    """What is run on an idle node."""
+
+    LIGHT = "LIGHT"
+    """Static reading, a product of matrices, copies: within one slice."""
+    DEEP = "DEEP"
+    """One slice of all-reduce, adapters and burn-in."""
+    FABRIC = "FABRIC"
+    """A pair test with another idle node of the pool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleNode:
+    """A node as the idle tester sees it. Times are ms; None: never.
+
+    ``open``: it is alive, takes runs, is not in repair. ``wanted``: a reservation holds it, or a run is placed there.
+    """
+
+    name: str
+    pool: str
+    idle_since_ms: int | None
+    open: bool = True
+    wanted: bool = False
+    strikes: int = 0
+    signals: int = 0
+    """Soft signals since its last pass."""
+    changed: bool = False
+    """Driver or firmware is not the one that the last pass was with."""
+    passed_ms: int | None = None
+    deep_ms: int | None = None
+    """When it passed the deep test last."""
+    paired_ms: int | None = None
+    """When it was certified by pair tests last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ongoing:
+    """A test under way. ``asked_ms``: when it was asked to make room; None: not yet."""
+
+    node: str
+    kind: IdleTest
+    began_ms: int
+    asked_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Nodes of a pool to pair with each other, ``at_once`` of them at a time (an even number)."""
+
+    pool: str
+    nodes: tuple[str, ...]
+    at_once: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdlePlan:
+    """What to do now."""
+
+    begin: tuple[tuple[str, IdleTest], ...] = ()
+    ask: tuple[str, ...] = ()
+    """Tests that have to make room."""
+    kill: tuple[str, ...] = ()
+    """Tests that were asked ``YIELD_MS`` ago, or take longer than their slice."""
+    sweep: Sweep | None = None
+
+
+def risk(node: IdleNode, now_ms: int) -> float:
+    """Return how much a test of the node is due, in hours: since its last pass, and what speaks against it."""
+    hours = NEVER_H if node.passed_ms is None else max(now_ms - node.passed_ms, 0) / HOUR_MS
+    return hours + STRIKE_H * node.strikes + SIGNAL_H * node.signals + CHANGE_H * node.changed
+
+
+def due(node: IdleNode, now_ms: int) -> IdleTest | None:
+    """Return which test of the node alone is due; None while there is none."""
+    fresh = node.passed_ms is not None and now_ms - node.passed_ms < LIGHT_EVERY_MS
+    if node.signals or node.changed or not fresh:
+        return IdleTest.LIGHT
+    if node.deep_ms is None or now_ms - node.deep_ms >= DEEP_EVERY_MS:
+        return IdleTest.DEEP
+    return None
+
+
+def plan(nodes: Iterable[IdleNode], ongoing: Sequence[Ongoing], now_ms: int) -> IdlePlan:
+    """Return which tests to begin, to ask for room and to end. The same facts in any order give the same plan.
+
+    Cost: nodes, sorted once.
+    """
+    known = {node.name: node for node in nodes}
+    busy = {test.node for test in ongoing}
+    ask, kill = _endings(known, ongoing, now_ms)
+    idle = sorted((node for node in known.values() if _may(node, now_ms)), key=lambda node: node.name)
+    room = max(1, int(len(idle) * IDLE_SHARE)) - len(busy) if idle else 0
+    free = [node for node in idle if node.name not in busy]
+    free.sort(key=lambda node: (-risk(node, now_ms), node.name))
+    begin: list[tuple[str, IdleTest]] = []
+    for node in free:
+        kind = due(node, now_ms)
+        if kind is not None and len(begin) < room:
+            begin.append((node.name, kind))
+    sweep = None
+    if not begin and (not busy or room >= 2):
+        sweep = _sweep(free, max(room // 2 * 2, 2), now_ms)
+    return IdlePlan(begin=tuple(begin), ask=ask, kill=kill, sweep=sweep)
+
+
+def _may(node: IdleNode, now_ms: int) -> bool:
+    return (
+        node.open
+        and not node.wanted
+        and node.idle_since_ms is not None
+        and now_ms - node.idle_since_ms >= LIGHT_AFTER_MS
+    )
+
+
+def _endings(
+    known: dict[str, IdleNode], ongoing: Sequence[Ongoing], now_ms: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    ask, kill = [], []
+    for test in sorted(ongoing, key=lambda test: test.node):
+        node = known.get(test.node)
+        in_the_way = node is None or node.wanted or not node.open
+        late = now_ms - test.began_ms >= SLICE_MS
+        if late or (test.asked_ms is not None and now_ms - test.asked_ms >= YIELD_MS):
+            kill.append(test.node)
+        elif in_the_way and test.asked_ms is None:
+            ask.append(test.node)
+    return tuple(ask), tuple(kill)
+
+
+def _sweep(free: Sequence[IdleNode], at_once: int, now_ms: int) -> Sweep | None:
+    """Return the pool of which most idle nodes have not been paired for a day; None where there are too few."""
+    pools: dict[str, list[str]] = {}
+    for node in free:
+        if node.paired_ms is None or now_ms - node.paired_ms >= DEEP_EVERY_MS:
+            pools.setdefault(node.pool, []).append(node.name)
+    pool = min(pools, key=lambda pool: (-len(pools[pool]), pool), default="")
+    if len(pools.get(pool, ())) < SWEEP_FROM:
+        return None
+    return Sweep(pool=pool, nodes=tuple(sorted(pools[pool])), at_once=at_once)
