@@ -37,7 +37,10 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a pair test read. ``hung``: it was killed at its deadline; ``stopped``: somebody else ended it."""
+    """What a pair test read. ``hung``: it was killed at its deadline; ``stopped``: somebody else ended it.
+
+    ``problem``: why the two did not come together.
+    """
 
     pair: Pair
     busbw_gb_s: float = 0.0
@@ -47,6 +50,7 @@ class Measured:
     """Link errors that were counted meanwhile, on either node."""
     hung: bool = False
     stopped: bool = False
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +62,11 @@ class PairResult:
     why: str = ""
 
 
-def judged(measured: Sequence[Measured], *, floor_gb_s: float = 0.0) -> tuple[PairResult, ...]:
-    """Judge the tests of one round, against the floor and against each other."""
-    read = [one for one in measured if not (one.hung or one.stopped)]
+def judged(
+    measured: Sequence[Measured], *, floor_gb_s: float = 0.0, compare: bool = True
+) -> tuple[PairResult, ...]:
+    """Judge the tests of one round, against the floor and, with ``compare``, against each other."""
+    read = [one for one in measured if compare and not (one.hung or one.stopped or one.problem)]
     busbw = statistics.median(one.busbw_gb_s for one in read) if len(read) >= RATIOS_FROM else None
     latency = statistics.median(one.latency_p95_us for one in read) if len(read) >= RATIOS_FROM else None
     return tuple(_judged(one, floor_gb_s, busbw, latency) for one in measured)
@@ -72,6 +78,8 @@ def _judged(one: Measured, floor_gb_s: float, busbw: float | None, latency: floa
     why = ""
     if one.hung:
         why = "it did not end in time"
+    elif one.problem:
+        why = one.problem
     elif not one.correct:
         why = "a result was wrong"
     elif one.errors_grown:
