@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from airyard.core.decide.retries import BACKOFF_S, DAY_MS, FAULTS, FAULTS_A_DAY, after_attempt, queue_failure
+from airyard.core.decide.retries import (
+    BACKOFF_S,
+    DAY_MS,
+    FAULTS,
+    FAULTS_A_DAY,
+    STEADY_MS,
+    after_attempt,
+    queue_failure,
+)
 from airyard.core.events import RunEnded, RunQueuedAgain
 from airyard.core.run import Attempt, Cause, Failure, Outcome, Run
 from airyard.core.workload import Timeouts
@@ -146,6 +154,18 @@ def test_back_off_grows_and_stays_at_five_minutes() -> None:
         waits.append((again.not_before_ms - START_MS - 1_000_000) // 1000)
     assert waits == [0, 10, 30, 60, 300, 300, 300]
     assert tuple(waits[:5]) == BACKOFF_S
+
+
+def test_an_attempt_that_ran_for_an_hour_is_no_failure_in_a_row() -> None:
+    run, attempt = ended_attempt(Cause.DEVICE, {}, None, 600, {"failures_in_row": 9})
+    assert attempt.running_ms is not None
+    soon = after_attempt(run, attempt, attempt.running_ms + STEADY_MS - 1)
+    late = after_attempt(run, attempt, attempt.running_ms + STEADY_MS)
+    assert isinstance(soon, RunQueuedAgain)
+    assert isinstance(late, RunQueuedAgain)
+    assert soon.failures_in_row == 10
+    assert late.failures_in_row == 1
+    assert late.not_before_ms == attempt.running_ms + STEADY_MS
 
 
 def test_success_and_cancel_end_the_run() -> None:

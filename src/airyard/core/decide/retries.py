@@ -15,6 +15,8 @@ DAY_MS = 86_400_000
 FAULTS_A_DAY = 10
 DOWNLOAD_RETRIES = 3
 CRASH_LOOP_MS = 60_000
+STEADY_MS = 3_600_000
+"""An attempt that ran so long is no failure in a row with those before it."""
 
 BUDGETED = frozenset({Cause.USER_CODE, Cause.DATA, Cause.USER_LIMIT})
 YIELDED = frozenset({Cause.PREEMPTED, Cause.OPERATOR})
@@ -86,13 +88,15 @@ def _after_fault(run: Run, attempt: Attempt, now_ms: int) -> RunQueuedAgain | Ru
 
 
 def _again(run: Run, attempt: Attempt, now_ms: int, *, wait: bool = True) -> RunQueuedAgain:
-    step = min(run.failures_in_row, len(BACKOFF_S) - 1)
+    steady = attempt.running_ms is not None and now_ms - attempt.running_ms >= STEADY_MS
+    in_row = 0 if steady else run.failures_in_row
+    step = min(in_row, len(BACKOFF_S) - 1)
     return RunQueuedAgain(
         run_id=run.run_id,
         not_before_ms=now_ms + BACKOFF_S[step] * 1000 if wait else now_ms,
         retries_spent=run.retries_spent,
         download_retries=run.download_retries,
-        failures_in_row=run.failures_in_row + 1 if wait else 0,
+        failures_in_row=in_row + 1 if wait else 0,
         recent_faults_ms=run.recent_faults_ms,
         avoid_nodes=run.avoid_nodes,
         last_crash=run.last_crash,
