@@ -14,6 +14,8 @@ from airyard.core.access.logins import Login
 from airyard.core.access.roles import Kind, Role, Scope
 from airyard.core.access.tokens import Token
 from airyard.core.cluster import Device, Machine, Node
+from airyard.core.health.facts import Remedy, Retest, Severity
+from airyard.core.health.states import HealthState, Hit, NodeHealth
 from airyard.core.meeting import Meeting
 from airyard.core.policy import (
     Budget,
@@ -163,6 +165,7 @@ STOP = StopRequest(
     message="for run 9",
     for_run=9,
     rule="reclaim",
+    node="m2",
 )
 CHECKPOINT = Checkpoint(step=7, path="step-7", at_ms=25)
 TRACKING = Tracking(state=TrackingState.OPEN, experiment_id="1", run_id="abc", detail="late")
@@ -241,6 +244,42 @@ RUN = Run(
     tracking_off=True,
     version=9,
 )
+HEALTH = NodeHealth(
+    state=HealthState.RESETTING,
+    since_ms=5,
+    score=8.0,
+    hits=(
+        Hit(
+            event_id="e1",
+            rule="xid.79",
+            weight=8.0,
+            at_ms=4,
+            confirmed=True,
+            severity=Severity.CRITICAL,
+            device=1,
+            rule_version=2,
+            remedy=Remedy.REBOOT,
+            retest=Retest.T3,
+            message="the GPU is off the bus",
+            evidence=("NVRM: Xid (PCI:0000:1b:00): 79",),
+        ),
+    ),
+    rule="xid.79",
+    session=2,
+    attempt=1,
+    remedy=Remedy.REBOOT,
+    retest=Retest.T3,
+    passes=1,
+    strikes=1,
+    struck_ms=4,
+    remedied_ms=(5,),
+    past_rules=("xid.48",),
+    not_before_ms=6,
+    known=("e0",),
+    cured_ms=2,
+    clean=1,
+    waits_for="look",
+)
 
 SAMPLES: tuple[e.Event, ...] = (
     e.EpochBegan(epoch=3, version="1.2"),
@@ -250,6 +289,16 @@ SAMPLES: tuple[e.Event, ...] = (
     e.NodeUncordoned(node="m1", by="op"),
     e.NodeDrainOrdered(node="m1", by="op", reason="fan", deadline_ms=7),
     e.MachineConfirmedDead(machine="m1", by="op", reason="burnt"),
+    e.NodeHealthChanged(
+        node="m1",
+        health=HEALTH,
+        why="the GPU is off the bus",
+        by="agent",
+        evidence=("NVRM: Xid (PCI:0000:1b:00): 79",),
+        budget="1 of 8 nodes are out already",
+    ),
+    e.BreakerOpened(pool="h100", why="3 of 8 nodes show the same"),
+    e.BreakerReset(pool="h100", by="op"),
     e.KeysExpired(before_ms=4),
     e.LeaseDeclared(lease_ms=24_000, longest_ms=3_600_000),
     e.RunSubmitted(run=RUN),

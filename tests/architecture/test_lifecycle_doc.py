@@ -21,13 +21,15 @@ from airyard.core.scheduling.plan import Reason
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "airyard"
 MADE = "<!-- Made by tests/architecture/test_lifecycle_doc.py from the code; do not edit. -->"
-START_OF = {"Run": "QUEUED", "Attempt": "PLACED", "Member": "STARTING"}
+START_OF = {"Run": "QUEUED", "Attempt": "PLACED", "Member": "STARTING", "Node": "HEALTHY"}
 ABOUT = {
     "Run": "What people submitted. An ended run goes back to QUEUED only when somebody resumes it.",
     "Attempt": "One try of a run on one placement. A wish to stop is a field (when, by whom, why); STOPPING says that"
     " it was made.",
     "Member": "The command on one node of an attempt. EXITED and LOST mean that nothing of it is left: its devices are"
     " free.",
+    "Node": "The health of a node. What leads from RETESTING to work is a test that passed twice; MAINTENANCE and"
+    " RETIRED are left by a person's word only.",
 }
 
 

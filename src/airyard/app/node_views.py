@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 import airyard
+from airyard.app.health_views import health_document, story
 from airyard.app.views import Document, rfc3339
 from airyard.core.cluster import Cordon, Machine, Node
 from airyard.core.decide import Operated
+from airyard.core.health.states import NodeHealth
 from airyard.core.ids import MemberKey
 from airyard.core.run import Attempt, Member, Run, StopRequest
 from airyard.core.scheduling.nodes import natural
@@ -35,6 +37,7 @@ def node_documents(state: ClusterState, now_ms: int) -> list[Document]:
             state.policy.pool_of(node),
             reserved.get(node.name),
             state.cordons.get(node.name),
+            state.health.get(node.name),
         )
         for node in sorted(state.nodes.values(), key=lambda node: natural(node.name))
     ]
@@ -47,6 +50,7 @@ def node_document(
     pool: str,
     reservation_id: int | None = None,
     cordon: Cordon | None = None,
+    health: NodeHealth | None = None,
 ) -> Document:
     """Return the NodeDoc; ``booked`` is device index → run id, ``pool`` the pool it is in.
 
@@ -78,6 +82,7 @@ def node_document(
         "pool": pool,
         "version": machine.version if machine is not None else "",
         "upgrade": machine is not None and is_behind(machine),
+        "health": health_document(health),
     }
 
 
@@ -148,6 +153,7 @@ def inside(state: ClusterState, name: str, now_ms: int) -> Document | None:
             for member in attempt.members
             if member.node == name and not member.released
         ],
+        "story": story(state, name),
     }
 
 

@@ -18,8 +18,13 @@ def state(node: Document) -> tuple[str, str]:
     closed = _closed(node)
     if not node.get("alive", True):
         return f"down, {closed}" if closed else "down", "red"
+    health = str((node.get("health") or {}).get("state") or "HEALTHY").lower()
+    if health not in ("healthy", "suspect", "probation"):
+        return health, "red"
     if closed:
         return closed, "yellow"
+    if health != "healthy":
+        return health, "yellow"
     if node.get("reservation_id"):
         return "reserved", "yellow"
     return ("simulated", "blue") if node.get("simulated") else ("up", "green")
@@ -98,6 +103,7 @@ def page(found: Document, colour: bool) -> str:
         [
             ("node", node["name"]),
             ("state", formats.paint(word, hue, colour)),
+            ("health", _health(node.get("health"))),
             ("cordoned", _told(node.get("cordon"))),
             ("drained" if _closed(node) == "drained" else "draining", _told(node.get("draining"))),
             ("reservation", reservation),
@@ -110,10 +116,42 @@ def page(found: Document, colour: bool) -> str:
             ("cores, memory", f"{node['cpus']:g}, {formats.size(node['memory_bytes'])}"),
         ]
     )
+    if steps := found.get("story"):
+        lines += f"\n\n{story(steps)}"
     rows = [_resident(run) for run in found["runs"]]
     if not rows:
         return f"{lines}\n\nNo run holds a device of it."
     return f"{lines}\n\n" + formats.table(("RUN", "NAME", "OWNER", "DEVICES", "PHASE", "LEAVES"), rows)
+
+
+def _health(health: Document | None) -> str:
+    if not health:
+        return ""
+    parts = [f"{health['state'].lower()} since {formats.moment(health['since'])}"]
+    if health["rule"] and health["state"] != "HEALTHY":
+        parts.append(f"{health['rule']}, score {health['score']:g}")
+    if health["attempt"] and health["state"] not in ("HEALTHY", "PROBATION"):
+        parts.append(f"remedy {health['attempt']} of 3 ({health['remedy']})")
+    if health["waits_for"]:
+        parts.append(f"next: {health['waits_for']}")
+    return "; ".join(parts)
+
+
+def story(steps: Sequence[Document], *, named: bool = False) -> str:
+    """Return a line for each change of a node's health, with its evidence below it."""
+    lines: list[str] = []
+    for step in steps:
+        name = f"{step['node']}  " if named else ""
+        moved = step["after"].lower()
+        if step["before"] != step["after"]:
+            moved = f"{step['before'].lower()} -> {moved}"
+        rule = f" [{step['rule']}, score {step['score']:g}]" if step["rule"] else ""
+        kept = f" ({step['budget']})" if step["budget"] else ""
+        lines.append(
+            f"{formats.moment(step['at'])}  {name}{moved}: {step['why']}{rule}{kept}, by {step['by']}"
+        )
+        lines.extend(f"    {line}" for line in step["evidence"])
+    return "\n".join(lines)
 
 
 def _agent(node: Document) -> str:

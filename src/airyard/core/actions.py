@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from airyard.core.health.facts import Remedy, Retest
 from airyard.core.ids import MemberKey
 
 
@@ -63,4 +64,29 @@ class CloseTracking:
     attempt: int
 
 
-Action = StartMember | KillMember | ShipLogs | ForgetMember | OpenTracking | CloseTracking
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRemedy:
+    """Have a node mended; answer with RemedyDone. ``again``: a server of before may have begun it already."""
+
+    node: str
+    machine: str
+    name: str
+    remedy: Remedy
+    simulated: bool
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRetest:
+    """Have a node tested; answer with RetestDone."""
+
+    node: str
+    machine: str
+    name: str
+    level: Retest
+    simulated: bool
+
+
+Action = (
+    StartMember | KillMember | ShipLogs | ForgetMember | OpenTracking | CloseTracking | RunRemedy | RunRetest
+)

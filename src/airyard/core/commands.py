@@ -11,6 +11,8 @@ from enum import Enum
 
 from airyard.core.access.tokens import Token
 from airyard.core.cluster import Machine, Node
+from airyard.core.health.facts import CheckStatus, HealthEvent
+from airyard.core.health.states import RemedyOutcome
 from airyard.core.ids import MemberKey
 from airyard.core.meeting import Meeting
 from airyard.core.policy import Policy, Reservation
@@ -228,6 +230,61 @@ class RevokeToken:
     by: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthReported:
+    """Monitors saw something. Any event may come again, and late."""
+
+    events: tuple[HealthEvent, ...]
+    by: str = "agent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemedyDone:
+    """What became of the remedy of this name; of one that is not in flight any more it changes nothing."""
+
+    node: str
+    name: str
+    outcome: RemedyOutcome
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetestDone:
+    """What a test of this name came to; as for ``RemedyDone``."""
+
+    node: str
+    name: str
+    status: CheckStatus
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetMaintenance:
+    """A person takes nodes over (``on``), or gives them back to be tested."""
+
+    nodes: tuple[str, ...]
+    by: str
+    on: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcquitNodes:
+    """A person says that these nodes are well: it was a false alarm."""
+
+    nodes: tuple[str, ...]
+    by: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetBreaker:
+    """A person has looked: nodes of the pool may be taken out again. Without a pool it is all of them."""
+
+    by: str
+    pool: str = ""
+
+
 class ReportKind(Enum):
     """What a runner may report."""
 
@@ -303,5 +360,11 @@ Command = (
     | MemberReports
     | TrackingAnswered
     | DeclareLease
+    | HealthReported
+    | RemedyDone
+    | RetestDone
+    | SetMaintenance
+    | AcquitNodes
+    | ResetBreaker
     | Tick
 )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from airyard.core.access.tokens import Token
 from airyard.core.cluster import Machine, Node
+from airyard.core.health.states import NodeHealth
 from airyard.core.meeting import Meeting
 from airyard.core.policy import Policy, Reservation
 from airyard.core.run import (
@@ -86,6 +87,37 @@ class NodeUncordoned:
     """The node takes members again."""
 
     node: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeHealthChanged:
+    """What is thought of a node's health is as stated now. ``budget``: what kept it from being taken out, if anything.
+
+    ``evidence`` are raw lines, of the rule in ``health``.
+    """
+
+    node: str
+    health: NodeHealth
+    why: str
+    by: str
+    evidence: tuple[str, ...] = ()
+    budget: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerOpened:
+    """Too much broke at once in a pool: none of its nodes is taken out any more until a person says so."""
+
+    pool: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerReset:
+    """Nodes of the pool may be taken out again."""
+
+    pool: str
     by: str
 
 
@@ -368,6 +400,9 @@ ClusterEvent = (
     | NodeUncordoned
     | NodeDrainOrdered
     | MachineConfirmedDead
+    | NodeHealthChanged
+    | BreakerOpened
+    | BreakerReset
     | KeysExpired
     | LeaseDeclared
     | PolicyDeclared

@@ -1,4 +1,4 @@
-"""The states of runs, attempts and members, and their legal moves, as data.
+"""The states of runs, attempts, members and nodes, and their legal moves, as data.
 
 Owns: the tables; diagrams, documentation and tests derive from them. Must not know: why a move is made.
 """
@@ -10,6 +10,7 @@ from enum import Enum
 from typing import TypeVar
 
 from airyard.core.errors import InvariantBroken
+from airyard.core.health.states import HEALTH_MOVES
 from airyard.core.run import AttemptState, MemberPhase, RunState
 
 S = TypeVar("S", bound=Enum)
@@ -45,11 +46,12 @@ TABLES: Mapping[str, Mapping[Enum, frozenset[Enum]]] = {
     "Run": RUN_MOVES,  # type: ignore[dict-item]  # a mapping's key type is invariant
     "Attempt": ATTEMPT_MOVES,  # type: ignore[dict-item]  # as above
     "Member": MEMBER_MOVES,  # type: ignore[dict-item]  # as above
+    "Node": HEALTH_MOVES,  # type: ignore[dict-item]  # as above
 }
 
 
 class IllegalTransition(InvariantBroken):
-    """A fact contradicts what is known of a run, attempt or member; the state is left as it was."""
+    """A fact contradicts what is known of a run, attempt, member or node; the state is left as it was."""
 
     default_code = "ILLEGAL_TRANSITION"
     http_status = 409

@@ -81,6 +81,8 @@ class StopReason(Enum):
     MEMBER_FAILED = "MEMBER_FAILED"
     DRAIN = "DRAIN"
     NOT_READY = "NOT_READY"
+    DEVICE_FAULT = "DEVICE_FAULT"
+    NODE_FAULT = "NODE_FAULT"
 
 
 class TrackingState(Enum):
@@ -106,6 +108,8 @@ class StopRequest:
     """The run for which an evicted one makes room."""
     rule: str = ""
     """By what right it is evicted: ``priority``, ``reclaim`` or ``slice``."""
+    node: str = ""
+    """The node whose fault it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

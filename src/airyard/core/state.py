@@ -16,12 +16,16 @@ from airyard.core.cluster import Cordon, Drain, Machine, Node
 from airyard.core.deadlines import wait_end
 from airyard.core.errors import InvariantBroken
 from airyard.core.evolve import evolve
+from airyard.core.health.states import HEALTH_MOVES, Breaker, NodeHealth, Step
 from airyard.core.ids import MemberKey
+from airyard.core.lifecycle import check_move
 from airyard.core.policy import Policy, Reservation
 from airyard.core.run import Attempt, Member, Run, RunState
 from airyard.core.usage import Usage, rehomed
 
 STATE_FORMAT = 1
+STORY_STEPS = 50
+"""So many steps of a node's health are remembered; the journal has them all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,12 @@ class ClusterState:
     tokens: dict[str, Token] = field(default_factory=dict)
     spent: dict[str, Spent] = field(default_factory=dict)
     """Token id → what GPU runs submitted with it have used, and hold now."""
+    health: dict[str, NodeHealth] = field(default_factory=dict)
+    """By the node's name; a node that is not here was always healthy."""
+    stories: dict[str, tuple[Step, ...]] = field(default_factory=dict)
+    """How each node's health changed, the newest last."""
+    breakers: dict[str, Breaker] = field(default_factory=dict)
+    """By the pool in which no node is taken out any more."""
     lease_longest_ms: int = 0
     """The longest lease that any runner may count; 0: none was ever granted."""
     offers: tuple[tuple[Node, int], ...] | None = field(default=None, compare=False)
@@ -92,6 +102,9 @@ class ClusterState:
             reservations=dict(self.reservations),
             next_reservation_id=self.next_reservation_id,
             usage=dict(self.usage),
+            health=dict(self.health),
+            stories=dict(self.stories),
+            breakers=dict(self.breakers),
             lease_longest_ms=self.lease_longest_ms,
             tokens=dict(self.tokens),
             spent=dict(self.spent),
@@ -134,6 +147,12 @@ class ClusterState:
                 self._drain(event, recorded.at_ms)
             case events.MachineConfirmedDead():
                 pass  # what it means for each member is a fact of its own; this one says on whose word
+            case events.NodeHealthChanged():
+                self._take_health(event, recorded.at_ms)
+            case events.BreakerOpened():
+                self.breakers[event.pool] = Breaker(at_ms=recorded.at_ms, why=event.why)
+            case events.BreakerReset():
+                self.breakers.pop(event.pool, None)
             case events.LeaseDeclared():
                 self.lease_longest_ms = event.longest_ms
             case events.KeysExpired():
@@ -159,9 +178,31 @@ class ClusterState:
                 self._account(before, event, recorded.at_ms)
                 self._put(replace(run, version=recorded.seq))
 
+    def _take_health(self, event: events.NodeHealthChanged, at_ms: int) -> None:
+        before = self.health.get(event.node, NodeHealth()).state
+        after = event.health.state
+        if after is not before:
+            check_move(HEALTH_MOVES, before, after, f"node {event.node}")
+        step = Step(
+            at_ms=at_ms,
+            before=before,
+            after=after,
+            why=event.why,
+            by=event.by,
+            rule=event.health.rule,
+            score=event.health.score,
+            attempt=event.health.attempt,
+            evidence=event.evidence,
+            budget=event.budget,
+        )
+        self.health[event.node] = event.health
+        self.stories[event.node] = (*self.stories.get(event.node, ()), step)[-STORY_STEPS:]
+
     def _close(self, name: str, cordon: Cordon | None) -> None:
         if cordon is not None:
-            self.cordons[name] = cordon
+            there = self.cordons.get(name)
+            # Whoever takes a cordon over leaves its drain as it is.
+            self.cordons[name] = replace(cordon, drain=there.drain) if there is not None else cordon
         else:
             self.cordons.pop(name, None)
         if (node := self.nodes.get(name)) is not None:
@@ -331,6 +372,9 @@ class ClusterState:
             "reservations": map(codec.encode, self.reservations.values()),
             "next_reservation_id": self.next_reservation_id,
             "usage": ([*key, codec.encode(used)] for key, used in self.usage.items()),
+            "health": ([name, codec.encode(one)] for name, one in self.health.items()),
+            "stories": ([name, codec.encode(steps)] for name, steps in self.stories.items()),
+            "breakers": ([pool, codec.encode(one)] for pool, one in self.breakers.items()),
             "lease_longest_ms": self.lease_longest_ms,
             "tokens": map(codec.encode, self.tokens.values()),
             "spent": ([key, codec.encode(used)] for key, used in self.spent.items()),
@@ -367,6 +411,12 @@ class ClusterState:
             usage={
                 (project, pool): codec.decode(Usage, used) for project, pool, used in data.get("usage", ())
             },
+            health={name: codec.decode(NodeHealth, one) for name, one in data.get("health", ())},
+            stories={
+                name: tuple(codec.decode(Step, step) for step in steps)
+                for name, steps in data.get("stories", ())
+            },
+            breakers={pool: codec.decode(Breaker, one) for pool, one in data.get("breakers", ())},
             lease_longest_ms=data.get("lease_longest_ms", 0),
             tokens={item["token_id"]: codec.decode(Token, item) for item in data.get("tokens", ())},
             spent={key: codec.decode(Spent, used) for key, used in data.get("spent", ())},

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from airyard.core.errors import AiryardError, NotFound, Unavailable
 from airyard.sdk import requests, streaming
 from airyard.sdk.config import Target, local_token, resolve
+from airyard.sdk.health import Health
 from airyard.sdk.logins import Logins
 from airyard.sdk.requests import LATEST, Request
 from airyard.sdk.servers import NOT_LEADER, ServersTransport, split_hosts
@@ -103,10 +104,7 @@ class Client:
         return self._get(requests.uncordon(nodes))
 
     def drain(self, nodes: Sequence[str], *, reason: str = "", deadline_s: int | None = None) -> Document:
-        """Close nodes and ask who is on them to leave: now, or so as to be gone after ``deadline_s``.
-
-        Returns what ``cordon`` returns, with the runs that leave: ``{run_id, owner, nodes, asked_at, gone_by}``.
-        """
+        """Close nodes and have who is on them leave by ``deadline_s``; returns what ``cordon`` does, with ``runs``."""
         return self._get(requests.drain(nodes, reason, deadline_s))
 
     def confirm_dead(self, name: str, *, reason: str = "", boot_id: str = "") -> Document:
@@ -499,6 +497,11 @@ class Client:
     def delete_secret(self, scope: str, key: str, *, project: str | None = None) -> None:
         """Delete a secret. Raises: NotFound."""
         self._send(requests.delete_secret(scope, key, project=project))
+
+    @property
+    def health(self) -> Health:
+        """Nodes' health."""
+        return Health(self._get)
 
     @property
     def tokens(self) -> Tokens:

@@ -251,6 +251,32 @@ def confirm_dead(name: str, reason: str, boot_id: str) -> Request:
     return Request(method="POST", path=_path("nodes", name, "confirm-dead"), body=body)
 
 
+def health_events(node: str | None, since_s: int | None) -> Request:
+    """Read what became of nodes by their health."""
+    return Request(method="GET", path=_path("health", "events", query=[("node", node), ("since_s", since_s)]))
+
+
+def maintenance(nodes: Sequence[str], on: bool, reason: str) -> Request:
+    """Take nodes over, or give them back to be tested."""
+    body = {"nodes": [*nodes], "on": on, "reason": reason}
+    return Request(method="POST", path=_path("health", "maintenance"), body=body)
+
+
+def acquit(nodes: Sequence[str], reason: str) -> Request:
+    """Say that it was a false alarm."""
+    return Request(method="POST", path=_path("health", "acquit"), body={"nodes": [*nodes], "reason": reason})
+
+
+def reset_breaker(pool: str) -> Request:
+    """Let nodes of a pool (of all, if empty) be taken out again."""
+    return Request(method="POST", path=_path("health", "breaker", "reset"), body={"pool": pool})
+
+
+def health_report(events: Sequence[Mapping[str, Any]]) -> Request:
+    """Report what a monitor of one's own saw; the same event again says nothing new."""
+    return Request(method="POST", path=_path("health", "report"), body={"events": [*events]})
+
+
 def pools() -> Request:
     """Read the pools and what is free in them."""
     return Request(method="GET", path=_path("pools"))

@@ -66,6 +66,7 @@ from airyard.server.logins import LoginDesk
 from airyard.server.mlflow_policy import AttemptScope
 from airyard.server.people_file import PeopleFile
 from airyard.server.premises import Premises
+from airyard.server.remedies import Remedies
 from airyard.server.secret_rights import lookup
 from airyard.server.standby import Inheritance
 from airyard.server.succession import (
@@ -155,6 +156,7 @@ class Server:
                 yard=self._premises.yard_id(),
                 temporary=folder / "tmp",
                 find_diff=partial(sources.find, self._data_home / sources.FOLDER, sources.Kind.DIFF),
+                remedies=Remedies(self._config.health.model_dump()),
             )
             journal, warm = led_journal(self._inherited, self._database)
             loop = ControlLoop(

@@ -190,6 +190,16 @@ class StandbySection(_Section):
         return tuple(_address(address) for address in value)
 
 
+class HealthSection(_Section):
+    """How broken nodes are mended and tested: commands that this server runs, told the node in AIRYARD_NODE."""
+
+    gpu_reset_command: str | None = None
+    reboot_command: str | None = None
+    power_cycle_command: str | None = None
+    retest_command: str | None = None
+    """Exits with 0 when the node is well, with 1 when it is not; anything else says nothing."""
+
+
 class PeopleSection(_Section):
     """Where users, their roles and groups are declared."""
 
@@ -219,6 +229,7 @@ class Config(_Section):
     standby: StandbySection = StandbySection()
     policy: PolicySection = PolicySection()
     people: PeopleSection = PeopleSection()
+    health: HealthSection = HealthSection()
 
     def retention_policy(self) -> RetentionPolicy:
         """Return the retention section as the rules of the application."""

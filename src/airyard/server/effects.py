@@ -34,6 +34,8 @@ from airyard.core.actions import (
     ForgetMember,
     KillMember,
     OpenTracking,
+    RunRemedy,
+    RunRetest,
     ShipLogs,
     StartMember,
 )
@@ -46,6 +48,7 @@ from airyard.core.run import Attempt, Run, Tracking, TrackingState
 from airyard.ports.engine import ContainmentSeen, Engine, Fact, Samples
 from airyard.ports.log_store import LogStore
 from airyard.ports.tracker import Metric, TrackedRun
+from airyard.server.remedies import Remedies
 
 ARTIFACT_BYTES = 64 << 20
 DIFF_ARTIFACT = "git/diff.patch"
@@ -67,6 +70,7 @@ class Effects:
         yard: str,
         temporary: Path,
         find_diff: Callable[[str], Path | None],
+        remedies: Remedies | None = None,
     ) -> None:
         self._engine = engine
         self._worker = worker
@@ -75,6 +79,7 @@ class Effects:
         self._yard = yard
         self._temporary = temporary
         self._find_diff = find_diff
+        self._remedies = remedies or Remedies({})
         self._loop: ControlLoop | None = None
         self._slow: queue.Queue[OpenTracking | CloseTracking | None] = queue.Queue()
         self._in_flight: set[Action] = set()
@@ -89,11 +94,13 @@ class Effects:
         """Begin: tracking actions are worked off, and the engine's facts go to the loop."""
         self._loop = loop
         self._thread.start()
+        self._remedies.start(self._submit)
         self._engine.connect(self._on_fact)
 
     def stop(self) -> None:
         """Stop taking facts and actions; members live on."""
         self._engine.close()
+        self._remedies.stop()
         self._slow.put(None)
         if self._thread.is_alive():
             self._thread.join(timeout=5)
@@ -112,6 +119,8 @@ class Effects:
                     self._engine.forget(action)
                 case OpenTracking() | CloseTracking():
                     self._begin(action)
+                case RunRemedy() | RunRetest():
+                    self._remedies.do(action)
 
     def has_environment(self, environment: Mapping[str, Any]) -> bool | None:
         """Ask whether the nodes have an environment built; None when nobody answers. Blocks for the answer."""

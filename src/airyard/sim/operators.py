@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airyard.core.commands import Command, ConfirmDead, CordonNodes, DrainNodes, UncordonNodes
 from airyard.core.decide import Operated
 from airyard.core.errors import AiryardError
+from airyard.sim.monitors import Monitors
 from airyard.sim.people import People
 from airyard.sim.setting import Setting
 from airyard.sim.truth import Truth
@@ -27,12 +28,18 @@ class Operators:
     """Everybody who looks after the machines."""
 
     def __init__(
-        self, setting: Setting, people: People, truth: Truth, machines: Sequence[SimMachine]
+        self,
+        setting: Setting,
+        people: People,
+        truth: Truth,
+        machines: Sequence[SimMachine],
+        monitors: Monitors,
     ) -> None:
         self._setting = setting
         self._people = people
         self._truth = truth
         self._machines = machines
+        self._monitors = monitors
         self._said: set[str] = set()
 
     def begin(self, within_ms: int) -> None:
@@ -79,7 +86,8 @@ class Operators:
 
     def open_all(self) -> None:
         """Open what is closed: nobody else would. A late or repeated request may have closed it again."""
-        if closed := tuple(self._truth.state.cordons):
+        out = self._monitors.unhealthy()
+        if closed := tuple(name for name in self._truth.state.cordons if name not in out):
             self._open(closed)
 
     def _look(self) -> None:

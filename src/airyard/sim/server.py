@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from airyard.app.control import Control
@@ -15,7 +16,7 @@ from airyard.app.leases import HOLD_S, Leases, Reign
 from airyard.app.orders import BaseEnvironment, OrderDesk, lease_order
 from airyard.app.planning import Planning
 from airyard.app.reports import report_of
-from airyard.core.actions import Action, CloseTracking, OpenTracking
+from airyard.core.actions import Action, CloseTracking, OpenTracking, RunRemedy, RunRetest
 from airyard.core.codec import decode
 from airyard.core.commands import (
     CancelRun,
@@ -42,6 +43,7 @@ from airyard.sim.clock import SkewedClock
 from airyard.sim.journal import ServerDied, SimJournal
 from airyard.sim.link import Link
 from airyard.sim.machine import SimMachine
+from airyard.sim.monitors import outcome_of
 from airyard.sim.network import AWAY, Answer
 from airyard.sim.runner import OVER, Orders, Poll
 from airyard.sim.setting import Broken, Setting
@@ -289,6 +291,9 @@ class SimServer:
             self._setting.trace("server", action)
             if isinstance(action, OpenTracking | CloseTracking):
                 self._tracking.do(action)
+            elif isinstance(action, RunRemedy | RunRetest):
+                done = outcome_of(action, self._setting.chance)
+                self._later(self._setting.chance.between(100, 4_000), partial(self.submit, done))
             else:
                 self.links[action.machine].ask(action)
 

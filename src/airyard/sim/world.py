@@ -20,6 +20,7 @@ from airyard.sim.clock import SkewedClock, VirtualTime
 from airyard.sim.faults import Injector
 from airyard.sim.journal import SimJournal
 from airyard.sim.machine import SimMachine
+from airyard.sim.monitors import Monitors
 from airyard.sim.network import Network
 from airyard.sim.operators import Operators
 from airyard.sim.people import People
@@ -73,7 +74,9 @@ class World:
         self.machines = [self._machine(name, nodes) for name, nodes in _yard(self.setting.chance)]
         names = [node.name for machine in self.machines for node in machine.nodes]
         self.changes = Changes(self.setting, self.people, self.truth, names)
-        self.operators = Operators(self.setting, self.people, self.truth, self.machines)
+        nodes = [node for machine in self.machines for node in machine.nodes]
+        self.monitors = Monitors(self.setting, self.people, self.truth, nodes)
+        self.operators = Operators(self.setting, self.people, self.truth, self.machines, self.monitors)
         self._closing = False
 
     def _machine(self, name: str, nodes: tuple[Node, ...]) -> SimMachine:
@@ -142,6 +145,7 @@ class World:
         Injector(self).begin()
         self.changes.begin()
         self.operators.begin(TROUBLE_MS)
+        self.monitors.begin(TROUBLE_MS)
         TokenHolders(self.setting, self.people).begin(TROUBLE_MS)
         self.setting.later(TROUBLE_MS, self._heal)
         steps = 0
@@ -194,6 +198,7 @@ class World:
             if run_id in self.truth.state.runs:
                 self.people.cancel(run_id)
         self.changes.release_all()
+        self.monitors.mend()
         self.operators.open_all()
         self.setting.later(NAG_MS, self._nag)
 

@@ -41,6 +41,37 @@ class DrainDoc(CordonDoc):
     drained: bool
 
 
+class HealthDoc(Answer):
+    """What is thought of a node's health; ``waits_for``: what a person has to do. None of it: it was always well."""
+
+    state: str
+    since: str | None
+    rule: str
+    score: float
+    attempt: int
+    remedy: str
+    retest: str
+    strikes: int
+    waits_for: str
+    not_before: str | None
+
+
+class HealthStepDoc(Answer):
+    """One line of a node's story: what it was, what it became, why, on whose word, with which evidence."""
+
+    node: str
+    at: str | None
+    before: str
+    after: str
+    why: str
+    by: str
+    rule: str
+    score: float
+    attempt: int
+    evidence: list[str]
+    budget: str
+
+
 class NodeDoc(Answer):
     """One node. ``version``: its agent's; ``upgrade``: that one is of an older release than the server."""
 
@@ -60,6 +91,7 @@ class NodeDoc(Answer):
     pool: str
     version: str = ""
     upgrade: bool = False
+    health: HealthDoc | None = None
 
 
 class NodesAnswer(Answer):
@@ -108,6 +140,7 @@ class NodeAnswer(Answer):
     node: NodeDoc
     machine: MachineDoc
     runs: list[ResidentDoc]
+    story: list[HealthStepDoc] = Field(default_factory=list)
 
 
 class CordonRequest(Part):

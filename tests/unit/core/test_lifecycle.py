@@ -8,6 +8,7 @@ import pytest
 
 from airyard.core import events as e
 from airyard.core.evolve import evolve
+from airyard.core.health.states import HealthState
 from airyard.core.lifecycle import TABLES, IllegalTransition, check_move
 from airyard.core.run import (
     AttemptState,
@@ -44,7 +45,8 @@ def test_moves_are_legal_exactly_as_the_table_says(name: str, before: Enum, afte
 
 
 def test_tables_name_every_state() -> None:
-    assert [set(table) for table in TABLES.values()] == [set(RunState), set(AttemptState), set(MemberPhase)]
+    kinds: list[type[Enum]] = [RunState, AttemptState, MemberPhase, HealthState]
+    assert [set(table) for table in TABLES.values()] == [set(kind) for kind in kinds]
 
 
 def test_every_state_can_be_reached_and_left_to_its_end() -> None:

@@ -1,4 +1,4 @@
-"""``airyard health``: this machine's GPUs and the rest of it, checked."""
+"""``airyard health``: this machine's GPUs and the rest of it, checked; and what the server knows of its nodes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 from airyard.cli import formats
 from airyard.cli.app import App, Verb, VerbGroup, pass_app
 from airyard.cli.exit_codes import ExitCode
+from airyard.cli.verbs import health_nodes
 
 if TYPE_CHECKING:
     from airyard.core.health.facts import CheckResult
@@ -20,7 +21,7 @@ _COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "red", "SKIP": "dim", "UN
 
 @click.group("health", cls=VerbGroup)
 def command() -> None:
-    """Check this machine: its GPUs through NVML, the kernel's log, memory, disk, mounts, names and RDMA ports."""
+    """Check this machine (check, checks), and see to the health of the yard's nodes."""
 
 
 @command.command("check", cls=Verb)
@@ -131,3 +132,7 @@ def checks(app: App) -> None:
         return
     for check, _ in rows:
         app.console.text(f"{check.name:<22} {check.title}: {check.passes}")
+
+
+for verb in health_nodes.VERBS:
+    command.add_command(verb)

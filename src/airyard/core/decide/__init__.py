@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from airyard.core import commands
 from airyard.core.decide import (
+    ailing,
     asks,
     changing,
     declaring,
     leasing,
     members,
+    nursing,
     operating,
     placing,
     reserving,
@@ -103,6 +105,18 @@ def decide(state: ClusterState, command: commands.Command, now_ms: int) -> Decis
             return tracking.answered(state, command, now_ms)
         case commands.DeclareLease():
             return leasing.declare(state, command)
+        case commands.HealthReported():
+            return ailing.report(state, command, now_ms)
+        case commands.RemedyDone():
+            return ailing.remedy_done(state, command, now_ms)
+        case commands.RetestDone():
+            return ailing.retest_done(state, command, now_ms)
+        case commands.SetMaintenance():
+            return nursing.maintain(state, command, now_ms)
+        case commands.AcquitNodes():
+            return nursing.acquit(state, command, now_ms)
+        case commands.ResetBreaker():
+            return nursing.reset_breaker(state, command, now_ms)
         case commands.Tick():
             return timers.tick(state, command, now_ms)
         case commands.BeginEpoch():

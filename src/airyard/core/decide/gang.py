@@ -10,11 +10,14 @@ from airyard.core.actions import CloseTracking, ForgetMember
 from airyard.core.decide.decision import Draft
 from airyard.core.decide.judge import first_failure, judge
 from airyard.core.decide.retries import after_attempt
-from airyard.core.events import AttemptEnded, AttemptReleased, RunArchived, StopOrdered
+from airyard.core.events import AttemptEnded, AttemptReleased, NodeHealthChanged, RunArchived, StopOrdered
+from airyard.core.health.machine import ran_well
+from airyard.core.health.states import HealthState
 from airyard.core.run import (
     Attempt,
     AttemptState,
     MemberPhase,
+    Outcome,
     RunState,
     StopReason,
     StopRequest,
@@ -81,6 +84,19 @@ def _end_when_gone(draft: Draft) -> None:
     ended = draft.run.attempt
     assert ended is not None
     draft.emit(after_attempt(draft.run, ended, draft.now_ms))
+    if outcome is Outcome.SUCCEEDED:
+        _count_clean_run(draft, ended)
+
+
+def _count_clean_run(draft: Draft, attempt: Attempt) -> None:
+    """Let a run that ended well speak for its nodes that are on probation."""
+    for member in attempt.members:
+        health = draft.state.health.get(member.node)
+        if health is None or health.state is not HealthState.PROBATION:
+            continue
+        after = ran_well(health, draft.now_ms)
+        why = f"run {attempt.run_id} ended well on it ({health.clean + 1} in all)"
+        draft.events.append(NodeHealthChanged(node=member.node, health=after, why=why, by="airyard"))
 
 
 def _settle_ended(draft: Draft) -> None:

@@ -17,7 +17,12 @@ _BY_STOP: dict[StopReason, tuple[Outcome, Cause]] = {
     StopReason.TIME_LIMIT: (Outcome.TIMED_OUT, Cause.USER_LIMIT),
     StopReason.NOT_READY: (Outcome.FAILED, Cause.PLATFORM),
     StopReason.MEMBER_FAILED: (Outcome.FAILED, Cause.PLATFORM),
+    StopReason.DEVICE_FAULT: (Outcome.LOST, Cause.DEVICE),
+    StopReason.NODE_FAULT: (Outcome.LOST, Cause.NODE),
 }
+
+# Whatever a command still did on a broken device or node is no failure of its own.
+_DECIDES_ALONE = frozenset({StopReason.CANCELLED, StopReason.DEVICE_FAULT, StopReason.NODE_FAULT})
 
 NEXT_STEP: dict[Cause, str] = {
     Cause.USER_CODE: "read the log of the node named above; `airyard rerun ID` starts it again as it was",
@@ -59,7 +64,7 @@ def judge(attempt: Attempt) -> Verdict:
     stop = attempt.stop
     if all(_succeeded(member.exit) for member in attempt.members):
         return Outcome.SUCCEEDED, None, None
-    if stop is not None and stop.reason is StopReason.CANCELLED:
+    if stop is not None and stop.reason in _DECIDES_ALONE:
         return _stopped(attempt, stop.reason)
     first = first_failure(attempt)
     if first is not None:
@@ -124,6 +129,7 @@ def _stopped(attempt: Attempt, reason: StopReason) -> Verdict:
         cause=cause,
         message=message,
         next_step=NEXT_STEP[cause],
+        node=stop.node or None if stop is not None else None,
         exit_code=codes.pop() if len(codes) == 1 else None,
     )
     return outcome, cause, failure

@@ -24,36 +24,43 @@ from airyard.core.events import (
     NodeDrainOrdered,
     NodeUncordoned,
 )
+from airyard.core.health.states import WORKING, NodeHealth
 from airyard.core.policy import DAY_MS
 from airyard.core.policy_rules import listed, near
 from airyard.core.run import Cause, Exit, MemberPhase, Run
 from airyard.core.state import ClusterState
 from airyard.core.wording import moment
 
+HEALTH = "airyard health"
+"""By whom a node is closed that its health takes out."""
 MAX_DEADLINE_MS = 366 * DAY_MS
 
 
 def cordon(state: ClusterState, command: CordonNodes, now_ms: int) -> Decision:
     """Close nodes; who is on them stays. One that is closed keeps its first reason. Raises: NotFound, UserError."""
-    names = _named(state, command.nodes, state.nodes)
+    names = named(state, command.nodes, state.nodes)
     events: list[Event] = []
     notes: list[NodeNote] = []
     for name in names:
         there = state.cordons.get(name)
-        if there is None:
+        # One that the machine closed becomes this person's: it will not be opened behind their back.
+        changed = there is None or there.by == HEALTH
+        if changed:
             events.append(NodeCordoned(node=name, by=command.by, reason=command.reason))
-        text = "is cordoned" if there is None else f"is cordoned already, {told(there)}"
-        notes.append(NodeNote(node=name, changed=there is None, message=text))
+        text = "is cordoned" if changed or there is None else f"is cordoned already, {told(there)}"
+        notes.append(NodeNote(node=name, changed=changed, message=text))
     return Decision(events=tuple(events), reply=Operated(notes=tuple(notes)))
 
 
 def uncordon(state: ClusterState, command: UncordonNodes, now_ms: int) -> Decision:
     """Open nodes again. Runs that a drain has asked to leave go on leaving. Raises: NotFound, UserError."""
-    names = _named(state, command.nodes, {**state.nodes, **state.cordons})
+    names = named(state, command.nodes, {**state.nodes, **state.cordons})
     events: list[Event] = []
     notes: list[NodeNote] = []
     for name in names:
         there = state.cordons.get(name)
+        if (health := state.health.get(name)) is not None and health.state not in WORKING:
+            raise _is_unhealthy(name, health)
         if there is not None:
             events.append(NodeUncordoned(node=name, by=command.by))
         was = f"it was cordoned {told(there)}" if there is not None else ""
@@ -62,12 +69,24 @@ def uncordon(state: ClusterState, command: UncordonNodes, now_ms: int) -> Decisi
     return Decision(events=tuple(events), reply=Operated(notes=tuple(notes)))
 
 
+def _is_unhealthy(name: str, health: NodeHealth) -> Conflict:
+    return Conflict(
+        f"node {name} is {health.state.value.lower()} for its health ({health.rule}), so it cannot be opened",
+        code="NODE_UNHEALTHY",
+        details={"node": name, "health": health.state.value},
+        fix=Fix(
+            text="mend and test it with `airyard health maintenance`, or say that it was a false alarm",
+            command=f"airyard health acquit {name}",
+        ),
+    )
+
+
 def drain(state: ClusterState, command: DrainNodes, now_ms: int) -> Decision:
     """Close nodes and ask who is on them to leave. A drain with another deadline replaces the one before.
 
     Raises: NotFound for unknown nodes; UserError for a deadline that cannot be.
     """
-    names = _named(state, command.nodes, state.nodes)
+    names = named(state, command.nodes, state.nodes)
     _check_deadline(command.deadline_ms, now_ms)
     events: list[Event] = []
     actions: list[Action] = []
@@ -205,7 +224,7 @@ def told(cordon: Cordon) -> str:
     return f"{by} ({cordon.reason})" if cordon.reason else by
 
 
-def _named(state: ClusterState, names: tuple[str, ...], known: Collection[str]) -> tuple[str, ...]:
+def named(state: ClusterState, names: tuple[str, ...], known: Collection[str]) -> tuple[str, ...]:
     """Return the nodes that are meant: a machine's name stands for all its nodes, unless a node has that name."""
     if not names:
         raise UserError(

@@ -6,6 +6,7 @@ Owns: the derivation of effects from state alone. Must not know: which of them w
 from __future__ import annotations
 
 from airyard.core.actions import Action, CloseTracking, OpenTracking
+from airyard.core.decide.ailing import owed
 from airyard.core.decide.gang import owes_tracking
 from airyard.core.state import ClusterState
 
@@ -20,4 +21,6 @@ def outstanding(state: ClusterState) -> list[Action]:
                 actions.append(OpenTracking(run_id=run.run_id, attempt=attempt.number))
             elif not attempt.live and attempt.logs_closed and owes_tracking(attempt):
                 actions.append(CloseTracking(run_id=run.run_id, attempt=attempt.number))
+    for name in sorted(state.health):
+        actions.extend(owed(state, name, again=True))
     return actions

@@ -8,6 +8,7 @@ from __future__ import annotations
 from airyard.core.actions import Action, CloseTracking, KillMember
 from airyard.core.commands import Tick
 from airyard.core.deadlines import total_end_ms, wait_end
+from airyard.core.decide import ailing
 from airyard.core.decide.clearing import expired, leaving
 from airyard.core.decide.decision import Decision, Draft
 from airyard.core.decide.draining import ask_to_leave, draining
@@ -62,6 +63,10 @@ def tick(state: ClusterState, command: Tick, now_ms: int) -> Decision:
     if oldest < now_ms - KEYS_KEPT_MS - KEYS_SWEEP_MS:
         events.append(KeysExpired(before_ms=now_ms - KEYS_KEPT_MS))
     events.extend(expired(state, now_ms))
+    # Runs that end in this tick leave their nodes; what follows for the nodes is for the next one.
+    health = ailing.tick(state, now_ms)
+    events.extend(health.events)
+    actions.extend(health.actions)
     return Decision(events=tuple(events), actions=tuple(actions))
 
 

@@ -1,0 +1,120 @@
+"""``airyard health events|maintenance|acquit|breaker|report``: nodes' health as the server knows it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+import click
+
+from airyard.cli import node_text
+from airyard.cli.app import App, Verb, VerbGroup, pass_app
+from airyard.cli.moments import SpanType
+
+
+@click.command("events", cls=Verb)
+@click.option("--node", metavar="NAME", help="Only of this node.")
+@click.option("--since", type=SpanType(), metavar="SPAN", help="Only of the last 30m, 2h, 1d.")
+@pass_app
+def events(app: App, node: str | None, since: int | None) -> None:
+    """Show what became of nodes by their health, the newest last: why, on whose word, with which evidence."""
+    found = app.client.health.events(node, since)
+    if app.as_json:
+        app.console.data(found)
+        return
+    for breaker in found["breakers"]:
+        app.console.text(f"The breaker of {breaker['pool']} is open: {breaker['why']}")
+    if not found["events"]:
+        app.console.note("No node's health has changed.")
+        return
+    app.console.text(node_text.story(found["events"], named=True))
+
+
+@click.command("maintenance", cls=Verb)
+@click.argument("node", metavar="NODE")
+@click.argument("word", metavar="on|off", type=click.Choice(["on", "off"]))
+@click.option("--reason", metavar="TEXT", default="", help="Why; it stands in the node's story.")
+@pass_app
+def maintenance(app: App, node: str, word: str, reason: str) -> None:
+    """Take a node over (on: its runs are asked to leave), or give it back (off: it is tested, then works again)."""
+    _say(app, app.client.health.maintenance([node], word == "on", reason=reason))
+
+
+@click.command("acquit", cls=Verb)
+@click.argument("nodes", metavar="NODE...", nargs=-1, required=True)
+@click.option("--reason", metavar="TEXT", default="", help="Why; it stands in the node's story.")
+@pass_app
+def acquit(app: App, nodes: tuple[str, ...], reason: str) -> None:
+    """Say of quarantined nodes that they are well: they work again, on probation."""
+    _say(app, app.client.health.acquit(nodes, reason=reason))
+
+
+@click.group("breaker", cls=VerbGroup)
+def breaker() -> None:
+    """The breaker stops all taking out of nodes where too much breaks at once."""
+
+
+@breaker.command("reset", cls=Verb)
+@click.option("--pool", metavar="NAME", default="", help="Only of this pool.")
+@pass_app
+def reset(app: App, pool: str) -> None:
+    """Let nodes be taken out again, after somebody has looked."""
+    answer = app.client.health.reset_breaker(pool)
+    _say(app, answer)
+    if not answer["nodes"] and not app.as_json:
+        app.console.note("No breaker is open.")
+
+
+@click.command("report", cls=Verb)
+@click.argument("node", metavar="NODE")
+@click.option(
+    "--rule", required=True, metavar="RULE", help="What it is: xid.79, nic.down, a name of one's own."
+)
+@click.option(
+    "--severity",
+    type=click.Choice(["WARNING", "HIGH", "CRITICAL"]),
+    default="HIGH",
+    show_default=True,
+    help="CRITICAL takes the node out at once and stops what runs on it.",
+)
+@click.option("--device", type=click.IntRange(min=0), metavar="N", help="Which GPU; else the whole node.")
+@click.option("--message", metavar="TEXT", default="", help="In words.")
+@click.option("--id", "event_id", metavar="ID", help="The same ID again is the same event.")
+@pass_app
+def report(
+    app: App, node: str, rule: str, severity: str, device: int | None, message: str, event_id: str | None
+) -> None:
+    """Report a fault of a node: from a monitor of one's own, or to see what would become of it."""
+    found = app.client.node(node)
+    event: dict[str, Any] = {
+        "event_id": event_id or uuid.uuid4().hex,
+        "rule": rule,
+        "machine": found["machine"]["name"],
+        "node": node,
+        "at_ms": time.time_ns() // 1_000_000,
+        "component": "HOST" if device is None else "GPU",
+        "severity": severity,
+        "source": "OPERATOR",
+        "message": message or f"{rule}, reported by hand",
+        "device": device,
+    }
+    code = rule.removeprefix("xid.")
+    if rule.startswith("xid.") and code.isdigit():
+        event["code"] = int(code)
+    answer = app.client.health.report([event])
+    if app.as_json:
+        app.console.data({**answer, "event_id": event["event_id"]})
+        return
+    after = app.client.node(node)["node"].get("health")
+    app.console.text(f"{node} is {after['state'].lower() if after else 'healthy'}")
+
+
+def _say(app: App, answer: dict[str, Any]) -> None:
+    if app.as_json:
+        app.console.data(answer)
+    elif lines := node_text.operated(answer):
+        app.console.text("\n".join(lines))
+
+
+VERBS = (events, maintenance, acquit, breaker, report)

@@ -1,0 +1,87 @@
+"""Decides what persons say of nodes' health: maintenance, a false alarm, the breaker.
+
+Owns: which of these may be said when. Must not know: the wire, evidence.
+"""
+
+from __future__ import annotations
+
+from airyard.core.actions import Action
+from airyard.core.commands import AcquitNodes, ResetBreaker, SetMaintenance
+from airyard.core.decide.ailing import note
+from airyard.core.decide.decision import Decision, NodeNote, Operated, Scratch
+from airyard.core.decide.operating import HEALTH, named
+from airyard.core.errors import Conflict, Fix
+from airyard.core.events import BreakerReset, Event, NodeCordoned, NodeDrainOrdered
+from airyard.core.health import machine
+from airyard.core.health.states import HealthState, NodeHealth
+from airyard.core.state import ClusterState
+
+
+def maintain(state: ClusterState, command: SetMaintenance, now_ms: int) -> Decision:
+    """Put nodes into maintenance, or give them back: they are tested before they work. Raises: NotFound, UserError."""
+    scratch = Scratch(state=state.copy(), now_ms=now_ms, events=[], actions=[])
+    notes = [_maintain(scratch, name, command) for name in named(state, command.nodes, state.nodes)]
+    return _decision(scratch, notes)
+
+
+def _maintain(scratch: Scratch, name: str, command: SetMaintenance) -> NodeNote:
+    state, now_ms = scratch.state, scratch.now_ms
+    health = state.health.get(name, NodeHealth())
+    if (health.state is HealthState.MAINTENANCE) is command.on:
+        there = (
+            "in maintenance already" if command.on else f"not in maintenance: {health.state.value.lower()}"
+        )
+        return NodeNote(node=name, changed=False, message=f"is {there}")
+    why = command.reason or ("maintenance" if command.on else "maintenance is over")
+    if command.on and name not in state.cordons:
+        cordon = NodeCordoned(node=name, by=HEALTH, reason=f"maintenance by {command.by}: {why}")
+        scratch.take(Decision(events=(cordon,)))
+    if command.on:
+        drain = NodeDrainOrdered(node=name, by=command.by, reason=why)
+        scratch.take(Decision(events=(drain,)))
+    note(scratch, name, machine.maintained(health, now_ms, on=command.on), why, command.by)
+    text = (
+        "is in maintenance; runs on it are asked to leave"
+        if command.on
+        else "is tested before it works again"
+    )
+    return NodeNote(node=name, changed=True, message=text)
+
+
+def acquit(state: ClusterState, command: AcquitNodes, now_ms: int) -> Decision:
+    """Take a person's word that nodes are well: they work again, on probation.
+
+    Raises: Conflict, NotFound, UserError.
+    """
+    scratch = Scratch(state=state.copy(), now_ms=now_ms, events=[], actions=[])
+    notes: list[NodeNote] = []
+    for name in named(state, command.nodes, state.nodes):
+        health = state.health.get(name, NodeHealth())
+        if health.state not in (HealthState.QUARANTINED, HealthState.ENROLLING):
+            raise _cannot_acquit(name, health)
+        why = command.reason or "a false alarm"
+        note(scratch, name, machine.acquitted(health, now_ms), why, command.by)
+        notes.append(NodeNote(node=name, changed=True, message="is on probation: runs may be placed on it"))
+    return _decision(scratch, notes)
+
+
+def _cannot_acquit(name: str, health: NodeHealth) -> Conflict:
+    return Conflict(
+        f"node {name} is {health.state.value.lower()}; only a quarantined or enrolling one can be acquitted",
+        code="NODE_NOT_QUARANTINED",
+        details={"node": name, "health": health.state.value},
+        fix=Fix(text="`airyard nodes NAME` shows how far it is", command=f"airyard nodes {name}"),
+    )
+
+
+def reset_breaker(state: ClusterState, command: ResetBreaker, now_ms: int) -> Decision:
+    """Let nodes be taken out again."""
+    pools = [pool for pool in sorted(state.breakers) if command.pool in ("", pool)]
+    events: tuple[Event, ...] = tuple(BreakerReset(pool=pool, by=command.by) for pool in pools)
+    notes = [NodeNote(node=pool, changed=True, message="may have nodes taken out again") for pool in pools]
+    return Decision(events=events, reply=Operated(notes=tuple(notes)))
+
+
+def _decision(scratch: Scratch, notes: list[NodeNote]) -> Decision:
+    actions: tuple[Action, ...] = tuple(scratch.actions)
+    return Decision(events=tuple(scratch.events), actions=actions, reply=Operated(notes=tuple(notes)))

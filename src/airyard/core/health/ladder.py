@@ -1,0 +1,64 @@
+"""The remedies and their order: which one is next, how often, how long a node waits before it may come back.
+
+Owns: the ladder's numbers and rules. Must not know: how a remedy is carried out, states of other nodes.
+"""
+
+from __future__ import annotations
+
+from airyard.core.health.facts import Remedy
+from airyard.core.health.states import NodeHealth
+
+RUNGS = (Remedy.GPU_RESET, Remedy.REBOOT, Remedy.POWER_CYCLE)
+ATTEMPTS = 3
+"""Remedies in one quarantine, the first included."""
+PASSES = 2
+"""Tests in a row that have to pass."""
+CLEAN_RUNS = 3
+MINUTE_MS = 60_000
+DAY_MS = 86_400_000
+WEEK_MS = 7 * DAY_MS
+REMEDIES_A_WEEK = 5
+PROBATION_MS = DAY_MS
+SUSPECT_MS = DAY_MS
+STRIKE_DECAYS_MS = 14 * DAY_MS
+BACK_OFF_MS = 30 * MINUTE_MS
+DEADLINE_MS = {
+    Remedy.GPU_RESET: 5 * MINUTE_MS,
+    Remedy.REBOOT: 20 * MINUTE_MS,
+    Remedy.POWER_CYCLE: 20 * MINUTE_MS,
+}
+RETEST_MS = 30 * MINUTE_MS
+_ONCE_ONLY = frozenset({"xid.79", "gpu.lost"})
+"""A second time is the vendor's matter."""
+
+
+def next_rung(health: NodeHealth, asked: Remedy) -> Remedy:
+    """Return the next remedy: what the driver asked for first, then one rung higher each time."""
+    if health.attempt == 0:
+        return asked if asked in RUNGS else RUNGS[0]
+    place = RUNGS.index(health.remedy) if health.remedy in RUNGS else -1
+    return RUNGS[min(place + 1, len(RUNGS) - 1)]
+
+
+def at_its_end(health: NodeHealth, asked: Remedy, now_ms: int) -> str:
+    """Say why the machine tries no more; empty while it may."""
+    if asked is Remedy.REPLACE:
+        return "the fault asks for a new part"
+    if health.rule in _ONCE_ONLY and health.rule in health.past_rules:
+        return f"{health.rule} for the second time"
+    if health.attempt >= ATTEMPTS:
+        return f"{health.attempt} remedies did not help"
+    recent = sum(at_ms > now_ms - WEEK_MS for at_ms in health.remedied_ms)
+    if recent >= REMEDIES_A_WEEK:
+        return f"{recent} remedies within seven days"
+    return ""
+
+
+def wait_ms(strikes: int) -> int:
+    """Return how long a node that came back and failed again waits: 30 min, doubled each time, a day at most."""
+    return min(BACK_OFF_MS * 2 ** min(strikes - 1, 16), DAY_MS) if strikes > 0 else 0
+
+
+def strikes_left(health: NodeHealth, now_ms: int) -> int:
+    """Return the strikes that count: one is forgotten every 14 days."""
+    return max(health.strikes - max(now_ms - health.struck_ms, 0) // STRIKE_DECAYS_MS, 0)

@@ -1,0 +1,88 @@
+"""Nodes' health: what became of them, and what persons and monitors of their own say.
+
+Owns: the wire side of these requests. Must not know: what follows from them. The loop's state is asked, as for nodes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from airyard.app.control import Control
+from airyard.app.health_views import events_document
+from airyard.app.node_views import node_documents, operated_document
+from airyard.app.views import Document
+from airyard.core.commands import AcquitNodes, HealthReported, ResetBreaker, SetMaintenance
+from airyard.core.decide import Operated
+from airyard.core.errors import UserError
+from airyard.core.health.facts import HealthEvent
+from airyard.server.context import ServerContext
+from airyard.server.requests import PREFIX, Caller, Context, ask, query
+from airyard.wire import health as wire
+from airyard.wire.nodes import OperatedAnswer
+
+router = APIRouter(prefix=PREFIX + "/health", tags=["yard"])
+
+
+@router.get("/events", responses={200: {"model": wire.HealthEventsAnswer}})
+async def events(
+    context: Context,
+    node: Annotated[str | None, Query(max_length=200, description="Only of this node.")] = None,
+    since_s: Annotated[int | None, Query(ge=1, le=10**9, description="Only of so many seconds.")] = None,
+) -> Document:
+    """Return what became of nodes by their health, the newest last; fifty steps a node are kept here."""
+    since_ms = context.clock.now_ms() - since_s * 1000 if since_s is not None else 0
+
+    def read(control: Control) -> Document:
+        return events_document(control.state, node, since_ms)
+
+    return await query(context, read)
+
+
+@router.post("/maintenance", responses={200: {"model": OperatedAnswer}})
+async def maintenance(context: Context, caller: Caller, body: wire.MaintenanceRequest) -> dict[str, Any]:
+    """Take nodes over, or give them back to be tested."""
+    command = SetMaintenance(nodes=tuple(body.nodes), by=caller.name, on=body.on, reason=body.reason)
+    return await _operate(context, command)
+
+
+@router.post("/acquit", responses={200: {"model": OperatedAnswer}})
+async def acquit(context: Context, caller: Caller, body: wire.AcquitRequest) -> dict[str, Any]:
+    """Take the caller's word that it was a false alarm: the nodes work again, on probation."""
+    return await _operate(context, AcquitNodes(nodes=tuple(body.nodes), by=caller.name, reason=body.reason))
+
+
+@router.post("/breaker/reset", responses={200: {"model": OperatedAnswer}})
+async def reset_breaker(context: Context, caller: Caller, body: wire.ResetBreakerRequest) -> dict[str, Any]:
+    """Let nodes of a pool be taken out again; of all pools without a name."""
+    return await _operate(context, ResetBreaker(by=caller.name, pool=body.pool))
+
+
+@router.post("/report", responses={200: {"model": wire.HealthReportAnswer}})
+async def report(context: Context, caller: Caller, body: wire.HealthReportRequest) -> dict[str, Any]:
+    """Take what monitors of one's own saw; the same event again says nothing new."""
+    try:
+        found = tuple(HealthEvent.from_json(one) for one in body.events)
+    except (KeyError, ValueError, TypeError) as error:
+        raise UserError(
+            f"this is no health event: {error}",
+            code="BAD_HEALTH_EVENT",
+            fix="docs/health.md has the fields; event_id, rule, machine, at_ms, component, severity, source and "
+            "message are needed",
+        ) from error
+    await ask(context, HealthReported(events=found, by=caller.name))
+    return {"taken": len(found)}
+
+
+async def _operate(
+    context: ServerContext, command: SetMaintenance | AcquitNodes | ResetBreaker
+) -> dict[str, Any]:
+    reply = await ask(context, command)
+    assert isinstance(reply, Operated)
+    now_ms = context.clock.now_ms()
+
+    def read(control: Control) -> dict[str, Document]:
+        return {each["name"]: each for each in node_documents(control.state, now_ms)}
+
+    return operated_document(reply, await query(context, read))

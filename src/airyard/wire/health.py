@@ -1,0 +1,61 @@
+"""What is asked and told of nodes' health: events, maintenance, a false alarm, the breaker.
+
+Owns: shapes, types and sizes; nothing here acts. Must not know: routes, the state.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from airyard.wire.native import Answer, Part
+from airyard.wire.nodes import HealthStepDoc, Names, Why
+
+
+class BreakerDoc(Answer):
+    """A pool of which no node is taken out any more, and why."""
+
+    pool: str
+    at: str | None
+    why: str
+
+
+class HealthEventsAnswer(Answer):
+    """What became of nodes by their health, the newest last."""
+
+    events: list[HealthStepDoc]
+    breakers: list[BreakerDoc]
+
+
+class MaintenanceRequest(Part):
+    """``POST /health/maintenance``: ``on`` takes nodes over, else they are tested and work again."""
+
+    nodes: Names
+    on: bool
+    reason: Why = ""
+
+
+class AcquitRequest(Part):
+    """``POST /health/acquit``: it was a false alarm."""
+
+    nodes: Names
+    reason: Why = ""
+
+
+class ResetBreakerRequest(Part):
+    """``POST /health/breaker/reset``: of one pool, or of all."""
+
+    pool: Annotated[str, Field(max_length=200)] = ""
+
+
+class HealthReportRequest(Part):
+    """``POST /health/report``: what monitors of one's own saw, each in the form of a HealthEvent."""
+
+    events: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=100)]
+
+
+class HealthReportAnswer(Answer):
+    """How many events were taken."""
+
+    taken: int

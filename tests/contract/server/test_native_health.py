@@ -1,0 +1,185 @@
+"""The routes of nodes' health, and the unattended circle: each step is asked for and done as the server does it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from airyard.core.actions import RunRemedy, RunRetest
+from airyard.core.commands import Command, RemedyDone, RetestDone
+from airyard.core.health.facts import CheckStatus, Remedy, Retest
+from airyard.core.health.states import RemedyOutcome
+from airyard.server.remedies import Remedies
+from airyard.wire import native
+from airyard.wire.health import HealthEventsAnswer, HealthReportAnswer
+from airyard.wire.nodes import NodeAnswer, OperatedAnswer
+from server_yard import Yard, play
+
+ONE, TWO = "sim-1xa10-0", "sim-1xa10-1"
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Iterator[Yard]:
+    one = Yard(tmp_path / "home")
+    yield one
+    one.stop()
+
+
+def fault(node: str, rule: str = "xid.79", **changes: Any) -> dict[str, Any]:
+    told = {
+        "event_id": f"{node}.{rule}",
+        "rule": rule,
+        "machine": "m",
+        "node": node,
+        "at_ms": time.time_ns() // 1_000_000,
+        "component": "GPU",
+        "severity": "CRITICAL",
+        "source": "OPERATOR",
+        "message": "the GPU is off the bus",
+        "device": 0,
+        "code": 79,
+        "evidence": ["NVRM: Xid (PCI:0000:1b:00): 79"],
+    }
+    return {**told, **changes}
+
+
+async def report(client: httpx.AsyncClient, *events: dict[str, Any]) -> None:
+    answer = await client.post("/health/report", json={"events": events})
+    assert answer.status_code == 200, answer.text
+    assert HealthReportAnswer.model_validate(answer.json()).taken == len(events)
+
+
+async def look(client: httpx.AsyncClient, node: str) -> NodeAnswer:
+    return NodeAnswer.model_validate((await client.get(f"/nodes/{node}")).json())
+
+
+def work(yard: Yard) -> None:
+    """Carry out what the loop has asked for so far, through the server's own part for it."""
+    remedies = Remedies({})
+    remedies.start(lambda command: yard.tell(command))
+    asked = [action for action in yard.actions if isinstance(action, RunRemedy | RunRetest)]
+    yard.actions[:] = [action for action in yard.actions if action not in asked]
+    for action in asked:
+        remedies.do(action)
+    remedies.stop()
+
+
+def test_a_broken_node_goes_round_the_circle_and_tells_its_story(yard: Yard) -> None:
+    async def scene() -> None:
+        async with yard.client() as client:
+            await report(client, fault(ONE))
+            await report(client, fault(ONE))
+            assert (await look(client, ONE)).node.cordoned
+            deadline = time.monotonic() + PATIENCE_S
+            while (shown := await look(client, ONE)).node.health is None or (
+                shown.node.health.state != "PROBATION" and time.monotonic() < deadline
+            ):
+                time.sleep(0.1)
+                work(yard)
+            assert not shown.node.cordoned
+            assert [step.after for step in shown.story] == [
+                "CORDONED", "DRAINING", "QUARANTINED", "RESETTING", "RETESTING", "RETESTING", "PROBATION",
+            ]  # fmt: skip
+            assert shown.story[0].evidence == ["NVRM: Xid (PCI:0000:1b:00): 79"]
+            answer = await client.get("/health/events", params={"node": ONE, "since_s": 600})
+            told = HealthEventsAnswer.model_validate(answer.json())
+            assert told.events == shown.story
+            print()
+            for step in shown.story:
+                print(f"{step.at}  {step.before:>12} -> {step.after}")
+
+    play(scene())
+
+
+def test_maintenance_acquittal_and_the_breaker_are_asked_for_by_persons(yard: Yard) -> None:
+    async def scene() -> None:
+        async with yard.client() as client:
+            answer = await client.post(
+                "/health/maintenance", json={"nodes": [ONE], "on": True, "reason": "fan"}
+            )
+            done = OperatedAnswer.model_validate(answer.json())
+            assert done.nodes[0].node is not None
+            assert (done.nodes[0].changed, done.nodes[0].node.cordoned) == (True, True)
+            refused = await client.post("/nodes/uncordon", json={"nodes": [ONE]})
+            assert refused.status_code == 409
+            assert native.ErrorAnswer.model_validate(refused.json()).error.code == "NODE_UNHEALTHY"
+            refused = await client.post("/health/acquit", json={"nodes": [ONE]})
+            assert native.ErrorAnswer.model_validate(refused.json()).error.code == "NODE_NOT_QUARANTINED"
+            answer = await client.post("/health/breaker/reset", json={})
+            assert OperatedAnswer.model_validate(answer.json()).nodes == []
+            refused = await client.post("/health/report", json={"events": [{"rule": "x"}]})
+            assert native.ErrorAnswer.model_validate(refused.json()).error.code == "BAD_HEALTH_EVENT"
+
+    play(scene())
+
+
+REMEDY = RunRemedy(node="n1", machine="m1", name="n1/1/1", remedy=Remedy.REBOOT, simulated=False)
+RETEST = RunRetest(node="n1", machine="m1", name="n1/1/1/0", level=Retest.T2, simulated=False)
+
+
+def answer_of(action: RunRemedy | RunRetest, **commands: str) -> RemedyDone | RetestDone:
+    """What the server's part says of one action with these commands configured."""
+    answers: list[Command] = []
+    remedies = Remedies(commands)
+    remedies.start(answers.append)
+    remedies.do(action)
+    remedies.do(action)
+    remedies.stop()
+    wait(lambda: len(answers) > 0)
+    (done,) = answers
+    assert isinstance(done, RemedyDone | RetestDone)
+    return done
+
+
+def wait(ready: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not ready() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def test_a_configured_command_is_told_the_node_and_its_exit_status_decides(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    done = answer_of(REMEDY, reboot_command=f'sleep 0.3; echo "$AIRYARD_NODE $AIRYARD_ATTEMPT" >> {said}')
+    assert isinstance(done, RemedyDone)
+    assert (done.outcome, said.read_text()) == (
+        RemedyOutcome.SUCCEEDED,
+        "n1 n1/1/1\n",
+    )  # once, though asked twice
+    outcomes = []
+    for command in ("exit 75", "echo no way; exit 1"):
+        done = answer_of(REMEDY, reboot_command=f"sleep 0.3; {command}")
+        assert isinstance(done, RemedyDone)
+        outcomes.append((done.outcome, "no way" in done.message))
+    assert outcomes == [(RemedyOutcome.TRANSIENT, False), (RemedyOutcome.PERMANENT, True)]
+
+
+def test_what_is_not_configured_and_what_nobody_knows_is_left_to_a_person(tmp_path: Path) -> None:
+    nothing = answer_of(REMEDY)
+    assert isinstance(nothing, RemedyDone)
+    assert (nothing.outcome, "reboot_command is not configured" in nothing.message) == (
+        RemedyOutcome.CANCELLED,
+        True,
+    )
+    said = tmp_path / "said"
+    again = RunRemedy(
+        node="n1", machine="m1", name="n1/1/1", remedy=Remedy.REBOOT, simulated=False, again=True
+    )
+    unsure = answer_of(again, reboot_command=f"echo x >> {said}")
+    assert isinstance(unsure, RemedyDone)
+    assert (unsure.outcome, said.exists()) == (RemedyOutcome.PERMANENT, False)
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [("exit 0", CheckStatus.PASS), ("exit 1", CheckStatus.FAIL), ("exit 5", CheckStatus.UNKNOWN)],
+)
+def test_a_test_that_says_neither_yes_nor_no_is_unknown(command: str, status: CheckStatus) -> None:
+    done = answer_of(RETEST, retest_command=f"sleep 0.3; {command}")
+    assert isinstance(done, RetestDone)
+    assert done.status is status
