@@ -41,8 +41,9 @@ def verdict(health: NodeHealth) -> HealthState | None:
     """Return the state that the evidence asks for, if it asks for another one: SUSPECT or CORDONED."""
     if health.score >= CORDON_FROM and health.state in (S.HEALTHY, S.SUSPECT):
         return S.CORDONED
-    if health.score >= SUSPECT_FROM and health.state is S.PROBATION:
-        return S.CORDONED  # on probation a suspicion is enough
+    # On probation a suspicion is enough, but not one that a job could have printed.
+    if health.state is S.PROBATION and score(hit for hit in health.hits if hit.confirmed) >= SUSPECT_FROM:
+        return S.CORDONED
     if health.score >= SUSPECT_FROM and health.state is S.HEALTHY:
         return S.SUSPECT
     return None
@@ -150,7 +151,7 @@ def retested(health: NodeHealth, status: CheckStatus, said: str, now_ms: int) ->
     if status in (CheckStatus.PASS, CheckStatus.WARN):
         passed = replace(health, passes=health.passes + 1)
         if passed.passes < ladder.PASSES:
-            return passed
+            return replace(passed, since_ms=now_ms)  # the next test has all of its time again
         after = S.HEALTHY if enrolling else S.PROBATION
         past = (*health.past_rules, health.rule)[-8:] if health.rule else health.past_rules
         return replace(_settled(passed, now_ms), state=after, since_ms=now_ms, past_rules=past)
