@@ -14,6 +14,7 @@ import click
 from airyard.cli.app import App, VerbGroup, pass_app
 
 if TYPE_CHECKING:
+    from airyard.sim.reliability.report import Study
     from airyard.sim.trace.comparison import Comparison, Failures, Source
     from airyard.sim.trace.engine import Rules
     from airyard.sim.trace.policies import Tuning
@@ -122,7 +123,7 @@ def _with(options: Sequence[Callable[[F], F]]) -> Callable[[F], F]:
 
 @click.group("sim", cls=VerbGroup)
 def command() -> None:
-    """Simulate: the control plane under faults (run), a trace (trace), changes of the yard (what-if)."""
+    """Simulate: the control plane under faults, a trace, changes of the yard, months of a fleet that breaks."""
 
 
 @command.command("run", context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})
@@ -216,7 +217,33 @@ def what_if(app: App, changes: Sequence[str], file: Path | None, days: int, **op
     _show(app, found)
 
 
-def _show(app: App, found: Comparison | WhatIf) -> None:
+@command.command("reliability")
+@click.option("--gpus", type=click.IntRange(8, 100_000), default=1024, help="GPUs of the run (1024).")
+@click.option("--days", type=click.FloatRange(0.1, 3650), default=60.0, help="So many days (60).")
+@click.option("--rate", default="rsc1", metavar="NAME", help="rsc1, rsc2, llama3, or another of the file.")
+@click.option("--seeds", type=click.IntRange(1, 1000), default=8, help="Seeds 1 to N (8).")
+@click.option("--seed", type=int, help="One seed instead.")
+@click.option("--assumptions", type=FILE, help="A file like src/airyard/sim/reliability/assumptions.toml.")
+@pass_app
+def reliability(
+    app: App, gpus: int, days: float, rate: str, seeds: int, seed: int | None, assumptions: Path | None
+) -> None:
+    """Live through months of a long run on a fleet that breaks, with health and without; same seed, same figures."""
+    from airyard.sim.reliability.assumptions import load
+    from airyard.sim.reliability.report import study
+    from airyard.sim.reliability.study import Question
+
+    try:
+        known = load(assumptions) if assumptions else load()
+    except (ValueError, KeyError, TypeError) as error:
+        raise click.UsageError(f"{assumptions}: {type(error).__name__}: {error}") from None
+    if rate not in known.rates:
+        raise click.UsageError(f"--rate {rate}: there are {', '.join(known.rates)}")
+    question = Question(gpus=gpus, days=days, rate=rate)
+    _show(app, study(known, question, [seed] if seed is not None else range(1, seeds + 1)))
+
+
+def _show(app: App, found: Comparison | WhatIf | Study) -> None:
     if app.as_json:
         app.console.data(found.as_json())
     else:
