@@ -8,11 +8,12 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
 from airyard.core.run import Cause
-from airyard.sim.reliability.assumptions import Assumptions, Effect, load
+from airyard.sim.reliability.assumptions import FILE, Assumptions, Effect, load
 from airyard.sim.reliability.draws import Noise, draw_alarms, draw_faults
 from airyard.sim.reliability.nursed import Nursed
 from airyard.sim.reliability.report import study
@@ -179,3 +180,30 @@ def test_figures_of_nothing() -> None:
     assert Tally(kills={"n1": [0.0, 10.0, 2_000_000.0]}).repeated_kills() == 1
     lived = live(load(), Question(days=0.5, gpus=8), 1, health=False)
     assert asdict(figures(load(), [lived]))["ettr"] > 0
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "airyard.cli", "sim", "reliability", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_command_prints_the_table_or_its_figures() -> None:
+    options = ("--days", "2", "--gpus", "64", "--seed", "1")
+    assert "with health" in command(*options).stdout
+    said = json.loads(command(*options, "-o", "json").stdout)["data"]
+    assert (said["gpus"], said["seeds"]) == (64, 1)
+    assert 0 < said["with_health"]["ettr"] <= 1
+
+
+def test_the_command_says_what_is_wrong_with_rates_and_files(tmp_path: Path) -> None:
+    assert "there are rsc1, rsc2, llama3" in command("--rate", "x").stderr
+    broken = tmp_path / "mine.toml"
+    broken.write_text(FILE.read_text().replace('effect = "kill"', 'effect = "maim"', 1))
+    done = command("--assumptions", str(broken))
+    assert done.returncode == 2
+    assert "maim" in done.stderr
