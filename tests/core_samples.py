@@ -46,6 +46,7 @@ from airyard.core.run import (
     Outcome,
     Run,
     RunState,
+    StallNote,
     StopReason,
     StopRequest,
     Tracking,
@@ -185,6 +186,18 @@ MEMBER = Member(
     logs_given_up=True,
     last_report=4,
 )
+STALL = StallNote(
+    case="BEHIND",
+    ranks=(3,),
+    nodes=("n1",),
+    step=90,
+    at_ms=14,
+    message="no step for 70 s",
+    confidence=0.8,
+    suspect_node="n1",
+    evidence=("rank 3 on n1",),
+    over_ms=15,
+)
 ATTEMPT = Attempt(
     run_id=5,
     number=2,
@@ -208,6 +221,7 @@ ATTEMPT = Attempt(
     outcome=Outcome.LOST,
     cause=Cause.NODE,
     pool="h100",
+    stall=STALL,
 )
 RUN = Run(
     run_id=5,
@@ -325,6 +339,8 @@ SAMPLES: tuple[e.Event, ...] = (
     e.MemberLogsClosed(run_id=5, attempt=2, member=1, report=5, logs=LOGS),
     e.MemberLogsGivenUp(run_id=5, attempt=2, member=1, reason="too late"),
     e.StopOrdered(run_id=5, attempt=2, stop=STOP),
+    e.AttemptStalled(run_id=5, attempt=2, stall=STALL),
+    e.AttemptMovedOn(run_id=5, attempt=2),
     e.AttemptEnded(run_id=5, attempt=2, outcome=Outcome.LOST, cause=Cause.NODE, failure=FAILURE),
     e.TrackingChanged(run_id=5, attempt=2, tracking=TRACKING),
     e.RunQueuedAgain(

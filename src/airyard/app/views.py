@@ -24,6 +24,7 @@ from airyard.core.run import (
     Outcome,
     Run,
     RunState,
+    StallNote,
     StopReason,
     StopRequest,
     Tracking,
@@ -294,6 +295,7 @@ def _attempt_document(run: Run, attempt: Attempt, lights: Lights) -> Document:
         "ended_at": rfc3339(attempt_end_ms(attempt)),
         "stop": _stop(attempt.stop),
         "checkpoint": _checkpoint(attempt.checkpoint),
+        "stall": _stall(attempt.stall),
         "members": [_member(each) for each in attempt.members],
         "tracking": _tracking(attempt.tracking, lights),
         "failure": _failure(run.run_id, attempt.failure, attempt.number),
@@ -310,6 +312,23 @@ def _stop(stop: StopRequest | None) -> Document | None:
         "message": stop.message,
         "for_run": stop.for_run,
         "rule": stop.rule or None,
+    }
+
+
+def _stall(stall: StallNote | None) -> Document | None:
+    if stall is None:
+        return None
+    return {
+        "case": stall.case,
+        "ranks": list(stall.ranks),
+        "nodes": list(stall.nodes),
+        "step": stall.step,
+        "at": rfc3339(stall.at_ms),
+        "over_at": rfc3339(stall.over_ms or None),
+        "message": stall.message,
+        "confidence": stall.confidence,
+        "suspect_node": stall.suspect_node or None,
+        "evidence": list(stall.evidence),
     }
 
 

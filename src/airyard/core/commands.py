@@ -16,7 +16,7 @@ from airyard.core.health.states import RemedyOutcome
 from airyard.core.ids import MemberKey
 from airyard.core.meeting import Meeting
 from airyard.core.policy import Policy, Reservation
-from airyard.core.run import Checkpoint, Exit, LogClose, Run, Tracking
+from airyard.core.run import Checkpoint, Exit, LogClose, Run, StallNote, Tracking
 from airyard.core.scheduling.plan import Plan
 from airyard.core.workload import Priority, Workload
 
@@ -333,6 +333,15 @@ class TrackingAnswered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GangJudged:
+    """The verdict on a gang's steps; None: it makes some."""
+
+    run_id: int
+    attempt: int
+    stall: StallNote | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time has passed; deadlines are looked at."""
 
@@ -359,6 +368,7 @@ Command = (
     | RevokeToken
     | MemberReports
     | TrackingAnswered
+    | GangJudged
     | DeclareLease
     | HealthReported
     | RemedyDone

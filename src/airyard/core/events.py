@@ -22,6 +22,7 @@ from airyard.core.run import (
     LogClose,
     Outcome,
     Run,
+    StallNote,
     StopRequest,
     Tracking,
 )
@@ -318,6 +319,23 @@ class StopOrdered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStalled:
+    """The gang makes no steps, or the verdict on that is another one than before."""
+
+    run_id: int
+    attempt: int
+    stall: StallNote
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptMovedOn:
+    """A gang that made no steps makes some again."""
+
+    run_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnded:
     """All members are gone and the gang was judged."""
 
@@ -424,6 +442,8 @@ AttemptEvent = (
     | MemberLogsClosed
     | MemberLogsGivenUp
     | StopOrdered
+    | AttemptStalled
+    | AttemptMovedOn
     | AttemptEnded
     | TrackingChanged
 )

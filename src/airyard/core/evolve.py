@@ -212,6 +212,18 @@ def _stop(event: events.StopOrdered, run: Run, at_ms: int) -> Run:
 
 
 @_evolve.register
+def _stalled(event: events.AttemptStalled, run: Run, at_ms: int) -> Run:
+    return _with(run, replace(_attempt(run, event.attempt), stall=event.stall))
+
+
+@_evolve.register
+def _moved_on(event: events.AttemptMovedOn, run: Run, at_ms: int) -> Run:
+    attempt = _attempt(run, event.attempt)
+    stall = replace(attempt.stall, over_ms=at_ms) if attempt.stall is not None else None
+    return _with(run, replace(attempt, stall=stall))
+
+
+@_evolve.register
 def _attempt_ended(event: events.AttemptEnded, run: Run, at_ms: int) -> Run:
     attempt = _attempt(run, event.attempt)
     held = [member.index for member in attempt.members if not member.released]

@@ -83,6 +83,7 @@ class StopReason(Enum):
     NOT_READY = "NOT_READY"
     DEVICE_FAULT = "DEVICE_FAULT"
     NODE_FAULT = "NODE_FAULT"
+    STALLED = "STALLED"
 
 
 class TrackingState(Enum):
@@ -218,6 +219,23 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StallNote:
+    """That an attempt made no steps, and the verdict on it; its terms are those of ``core.health.hangs``."""
+
+    case: str
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...]
+    step: int
+    at_ms: int
+    message: str
+    confidence: float = 0.0
+    suspect_node: str = ""
+    evidence: tuple[str, ...] = ()
+    over_ms: int = 0
+    """When it made steps again; 0: not yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One try of a run on one placement; all its members share one fate."""
 
@@ -244,6 +262,8 @@ class Attempt:
     cause: Cause | None = None
     pool: str = ""
     """The pool whose devices it holds; empty in records from before pools were declared."""
+    stall: StallNote | None = None
+    """The last time that it made no steps."""
 
     @property
     def key(self) -> AttemptKey:

@@ -114,6 +114,42 @@ class EvictedDoc(Answer):
     text: str
 
 
+class StallDoc(Answer):
+    """That a running gang makes no steps, and which ranks hold it up; ``suspect_node`` blames nobody."""
+
+    case: str
+    ranks: list[int]
+    nodes: list[str]
+    confidence: float
+    silent_ms: int
+    limit_ms: int
+    step: int
+    text: str
+    suspect_node: str | None
+    evidence: list[str]
+
+
+class StragglerDoc(Answer):
+    """A rank that computes slower than the others; ``score`` is the usual time over its own."""
+
+    rank: int
+    node: str
+    level: str
+    score: float
+    compute_ms: float
+    median_ms: float
+    whole_node: bool
+    text: str
+
+
+class ProgressDoc(Answer):
+    """What a running attempt tells of its steps by ``airyard.step``."""
+
+    step: int
+    stall: StallDoc | None
+    stragglers: list[StragglerDoc]
+
+
 class ExplainAnswer(Answer):
     """Why a run is where it is. What does not apply in its state is null or empty."""
 
@@ -136,4 +172,5 @@ class ExplainAnswer(Answer):
     preemption: PreemptionDoc | None
     evicted: EvictedDoc | None
     estimates: EstimatesDoc | None
+    progress: ProgressDoc | None
     fix: FixDoc | None

@@ -135,6 +135,13 @@ class PreemptionPart(Part):
     max_loss_s: Seconds | None = None
 
 
+class HangPart(Part):
+    """When a gang that tells of its steps counts as hanging, and what is done then."""
+
+    timeout_s: Annotated[int, Field(ge=1, le=86_400)] | None = None
+    action: Literal["report", "restart", "off"] = "report"
+
+
 class TrackingPart(Part):
     """Where the MLflow runs go."""
 
@@ -196,6 +203,7 @@ class WorkloadPart(Part):
     attempt_timeout_s: Seconds | None = None
     timeouts: TimeoutsPart = TimeoutsPart()
     preemption: PreemptionPart = PreemptionPart()
+    hang: HangPart = HangPart()
     tracking: TrackingPart = TrackingPart()
     permissions: list[PermissionPart] = []
     run_as: Name | None = None
@@ -408,6 +416,21 @@ class MemberDoc(Answer):
     logs: MemberLogsDoc | None
 
 
+class AttemptStallDoc(Answer):
+    """The last time that an attempt made no steps, and which ranks held it up (docs/health.md)."""
+
+    case: str
+    ranks: list[int]
+    nodes: list[str]
+    step: int
+    at: str
+    over_at: str | None
+    message: str
+    confidence: float
+    suspect_node: str | None
+    evidence: list[str]
+
+
 class AttemptDoc(Answer):
     """One try of a run."""
 
@@ -421,6 +444,7 @@ class AttemptDoc(Answer):
     ended_at: str | None
     stop: StopDoc | None
     checkpoint: CheckpointDoc | None
+    stall: AttemptStallDoc | None
     members: list[MemberDoc]
     tracking: TrackingDoc | None
     failure: FailureDoc | None

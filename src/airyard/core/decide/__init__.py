@@ -11,6 +11,7 @@ from airyard.core.decide import (
     asks,
     changing,
     declaring,
+    hanging,
     leasing,
     members,
     nursing,
@@ -103,6 +104,8 @@ def decide(state: ClusterState, command: commands.Command, now_ms: int) -> Decis
             return members.member_gone(state, command, now_ms)
         case commands.TrackingAnswered():
             return tracking.answered(state, command, now_ms)
+        case commands.GangJudged():
+            return hanging.judged(state, command, now_ms)
         case commands.DeclareLease():
             return leasing.declare(state, command)
         case commands.HealthReported():
