@@ -43,9 +43,9 @@ class Evidence:
     shortened: list[int] = field(default_factory=list)
 
 
-def triage(store: LogStore, attempt: Attempt, events: Sequence[HealthEvent] = ()) -> FailureCause:
-    """Return the verdict on an attempt. Cost: some ten MB of log a second; at most 64 MiB a member are read."""
-    return verdict_of(read(store, attempt), attempt, events)
+def triage(store: LogStore, attempt: Attempt, events: Sequence[HealthEvent] = ()) -> Judgement:
+    """Judge an attempt afresh. Cost: some ten MB of log a second; about 64 MiB a member are read at most."""
+    return judgement_of(read(store, attempt), attempt, events)
 
 
 def share_of(attempt: Attempt) -> int:

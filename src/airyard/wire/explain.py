@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airyard.wire.native import Answer, CounterfactualDoc, EtaDoc, FixDoc, RunDoc
+from airyard.wire.native import Answer, CounterfactualDoc, EtaDoc, FixDoc, JudgementDoc, RunDoc
 
 
 class EstimatesDoc(Answer):
@@ -135,5 +135,6 @@ class ExplainAnswer(Answer):
     went_before: OvertakesDoc | None
     preemption: PreemptionDoc | None
     evicted: EvictedDoc | None
+    judgement: JudgementDoc | None = None
     estimates: EstimatesDoc | None
     fix: FixDoc | None

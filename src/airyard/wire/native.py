@@ -408,6 +408,49 @@ class MemberDoc(Answer):
     logs: MemberLogsDoc | None
 
 
+class EvidenceDoc(Answer):
+    """A line that speaks for a verdict; ``line`` counts from 1 in the stream ``file``."""
+
+    file: str
+    line: int
+    rank: int | None
+    kernel: bool
+    text: str
+
+
+class VerdictDoc(Answer):
+    """Why an attempt failed. ``class`` is hardware, driver, network, config, user or unknown."""
+
+    failure_class: str = Field(alias="class")
+    cause: str
+    action: str
+    rule: str
+    message: str
+    next_step: str
+    confidence: float
+    confirmed: bool
+    first_rank: int | None
+    blamed_node: str | None
+    blamed_device: str | None
+    evidence: list[EvidenceDoc]
+    also_seen: list[str]
+
+
+class JudgementDoc(Answer):
+    """What triage made of a failed attempt: ``logs`` of ``members`` were whole. ``verdict`` null: nothing.
+
+    ``in_time``: it was there when the attempt's end was decided; else the end is what it was without it.
+    """
+
+    attempt: int
+    at: str
+    in_time: bool
+    logs: int
+    members: int
+    missing: str
+    verdict: VerdictDoc | None
+
+
 class AttemptDoc(Answer):
     """One try of a run."""
 
@@ -424,6 +467,7 @@ class AttemptDoc(Answer):
     members: list[MemberDoc]
     tracking: TrackingDoc | None
     failure: FailureDoc | None
+    judgement: JudgementDoc | None = None
 
 
 class RunDoc(Answer):
