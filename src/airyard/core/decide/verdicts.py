@@ -77,8 +77,10 @@ def ask(draft: Draft, attempt: Attempt) -> None:
     until_ms = attempt.verdict_until_ms
     if until_ms is None or not owed(attempt):
         return
-    if attempt.logs_closed or draft.now_ms >= until_ms - ANSWER_MS:
-        draft.act(asked(attempt, until_ms))
+    action = asked(attempt, until_ms)
+    due = attempt.logs_closed or draft.now_ms >= until_ms - ANSWER_MS
+    if due and action not in draft.actions:
+        draft.act(action)
 
 
 def asked(attempt: Attempt, until_ms: int) -> JudgeAttempt:
