@@ -321,6 +321,16 @@ def test_no_log_blames_a_node_that_its_run_was_not_on() -> None:
     assert yard.run(run_id).avoid_nodes == ()
 
 
+def test_a_run_without_gpus_knows_nothing_of_them() -> None:
+    yard = Yard(node("a", None))
+    yard.do(c.DeclareJudging(wait_ms=WAIT_MS))
+    run_id = begin(yard, accelerator="CPU")
+    fail(yard, run_id)
+    tell(yard, run_id, ECC)
+    assert (yard.attempt(run_id).cause, yard.run(run_id).retries_spent) == (Cause.USER_CODE, 1)
+    assert yard.state.health == {}
+
+
 def test_a_doubtful_verdict_excuses_nobody_and_effects_blame_nobody() -> None:
     yard = judging_yard()
     run_id = begin(yard, max_retries=5)

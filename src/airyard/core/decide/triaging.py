@@ -11,12 +11,11 @@ from airyard.core.decide.decision import Decision, Draft, Scratch
 from airyard.core.decide.gang import advance
 from airyard.core.events import AttemptJudged, JudgingDeclared
 from airyard.core.health.facts import Component, HealthEvent, Severity, Source
-from airyard.core.run import Attempt, Cause
+from airyard.core.run import Attempt, Cause, Run
 from airyard.core.state import ClusterState
-from airyard.core.triage.causes import FailureCause, FailureClass
+from airyard.core.triage.causes import FailureCause
 
 TRIAGE = "triage"
-_SUSPECTED = frozenset({FailureClass.HARDWARE, FailureClass.DRIVER})
 
 
 def declare(state: ClusterState, command: DeclareJudging) -> Decision:
@@ -38,7 +37,7 @@ def reached(state: ClusterState, command: VerdictReached, now_ms: int) -> Decisi
     judgement = command.judgement
     draft.emit(AttemptJudged(run_id=run.run_id, attempt=attempt.number, judgement=judgement))
     advance(draft)
-    suspicion = _suspicion(state, attempt, judgement.verdict, now_ms) if judgement.verdict else None
+    suspicion = _suspicion(state, run, attempt, judgement.verdict, now_ms) if judgement.verdict else None
     if suspicion is None:
         return draft.decision()
     scratch = Scratch(state=state.copy(), now_ms=now_ms, events=[], actions=[])
@@ -47,7 +46,9 @@ def reached(state: ClusterState, command: VerdictReached, now_ms: int) -> Decisi
     return Decision(events=tuple(scratch.events), actions=tuple(scratch.actions))
 
 
-def _suspicion(state: ClusterState, attempt: Attempt, found: FailureCause, now_ms: int) -> HealthEvent | None:
+def _suspicion(
+    state: ClusterState, run: Run, attempt: Attempt, found: FailureCause, now_ms: int
+) -> HealthEvent | None:
     """Return what a job's output says against a node: unconfirmed, and light.
 
     What is confirmed the monitors have reported themselves. The rule's name is another one than theirs: what jobs print
@@ -55,7 +56,9 @@ def _suspicion(state: ClusterState, attempt: Attempt, found: FailureCause, now_m
     """
     name = verdicts.blamed(attempt, found)
     node = state.nodes.get(name) if name is not None else None
-    if node is None or found.confirmed or found.failure_class not in _SUSPECTED:
+    if node is None or found.confirmed or found.failure_class not in verdicts.SUSPECTED:
+        return None
+    if verdicts.beyond_its_sight(run, found):
         return None
     return HealthEvent(
         event_id=f"{TRIAGE}.{attempt.key}",

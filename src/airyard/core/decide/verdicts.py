@@ -34,7 +34,8 @@ GIVEN_UP_MS = 600_000
 JUDGED = frozenset({Outcome.FAILED, Outcome.LOST, Outcome.TIMED_OUT})
 CHARGED = frozenset({Cause.USER_CODE, Cause.DATA})
 """What a verdict may excuse: an end that a program's exit status alone made its owner's matter."""
-_OF_THE_YARD = frozenset({FailureClass.HARDWARE, FailureClass.DRIVER, FailureClass.NETWORK})
+SUSPECTED = frozenset({FailureClass.HARDWARE, FailureClass.DRIVER})
+_OF_THE_YARD = SUSPECTED | {FailureClass.NETWORK}
 EFFECTS = frozenset({"collective.timeout", "effects.only"})
 """Something else failed first, and nobody knows what: nobody's fault."""
 
@@ -99,7 +100,9 @@ def settled_verdict(run: Run, attempt: Attempt) -> Verdict:
     verdict = judge(attempt)
     found = attempt.judgement.verdict if attempt.judgement is not None else None
     outcome, _, failure = verdict
-    if found is None or failure is None or not _may_be_excused(attempt, verdict) or not _counts(found):
+    if found is None or failure is None or not _may_be_excused(attempt, verdict):
+        return verdict
+    if not _counts(found) or beyond_its_sight(run, found):
         return verdict
     if not found.confirmed and run.text_excuses >= TEXT_EXCUSES:
         return verdict
@@ -112,6 +115,11 @@ def _counts(found: FailureCause) -> bool:
         return True
     node_is_set_up_wrong = found.failure_class is FailureClass.CONFIG and found.cause is Cause.NODE
     return found.confidence >= SURE_FROM and (found.failure_class in _OF_THE_YARD or node_is_set_up_wrong)
+
+
+def beyond_its_sight(run: Run, found: FailureCause) -> bool:
+    """Return whether a run without GPUs speaks of a GPU's fault: all that programs print of machines is of GPUs."""
+    return run.workload.compute.is_cpu and not found.confirmed and found.failure_class in SUSPECTED
 
 
 def _excused(attempt: Attempt, failure: Failure, found: FailureCause) -> Failure:
