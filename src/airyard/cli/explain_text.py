@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
-from airyard.cli import formats
+from airyard.cli import formats, verdict_text
 from airyard.cli.formats import about, duration, plural
 
 Found = Mapping[str, Any]
@@ -23,6 +23,7 @@ def page(found: Found, zone: tzinfo | None = None, now: datetime | None = None) 
     pairs = [*_waiting(found, zone, now), *_running(found, zone, now), *_both(found, zone), *_progress(found)]
     evidence = found.get("evidence") or {}
     pairs += _facts(evidence, {found.get("reason"), found.get("message")}, zone)
+    pairs += verdict_text.short(found.get("judgement"))
     pairs.append(("estimates", estimates(found.get("estimates"))))
     pairs.append(("next", _next(found)))
     return f"{heading(found)}\n\n{formats.fields(pairs)}".rstrip()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from airyard.wire.native import Answer, CounterfactualDoc, EtaDoc, FixDoc, RunDoc
+from airyard.wire.answer import Answer
+from airyard.wire.native import CounterfactualDoc, EtaDoc, FixDoc, RunDoc
+from airyard.wire.verdicts import JudgementDoc
 
 
 class EstimatesDoc(Answer):
@@ -171,6 +173,7 @@ class ExplainAnswer(Answer):
     went_before: OvertakesDoc | None
     preemption: PreemptionDoc | None
     evicted: EvictedDoc | None
+    judgement: JudgementDoc | None = None
     estimates: EstimatesDoc | None
     progress: ProgressDoc | None
     fix: FixDoc | None

@@ -18,7 +18,9 @@ from airyard.core.workload import (
     is_reserved_variable,
     parse_accelerator,
 )
+from airyard.wire.answer import Answer
 from airyard.wire.moment import Moment
+from airyard.wire.verdicts import AttemptStallDoc, JudgementDoc
 
 MAX_SOURCE_CHARACTERS = 1 << 20
 MAX_COMMAND_CHARACTERS = 1 << 20
@@ -269,12 +271,6 @@ class ShutdownRequest(Part):
     runs: Literal["refuse", "keep", "cancel"] = "refuse"
 
 
-class Answer(BaseModel):
-    """A part of an answer: every field is always there."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
 class FixDoc(Answer):
     """The next step; ``command`` and ``patch`` only where one would do."""
 
@@ -416,21 +412,6 @@ class MemberDoc(Answer):
     logs: MemberLogsDoc | None
 
 
-class AttemptStallDoc(Answer):
-    """The last time that an attempt made no steps, and which ranks held it up (docs/health.md)."""
-
-    case: str
-    ranks: list[int]
-    nodes: list[str]
-    step: int
-    at: str
-    over_at: str | None
-    message: str
-    confidence: float
-    suspect_node: str | None
-    evidence: list[str]
-
-
 class AttemptDoc(Answer):
     """One try of a run."""
 
@@ -448,6 +429,7 @@ class AttemptDoc(Answer):
     members: list[MemberDoc]
     tracking: TrackingDoc | None
     failure: FailureDoc | None
+    judgement: JudgementDoc | None = None
 
 
 class RunDoc(Answer):
@@ -548,7 +530,7 @@ class SubmitAnswer(Answer):
 
     run: RunDoc | None = None
     existing: bool = False
-    warnings: list[str] = []
+    warnings: list[str] = Field(default_factory=list)
     dry_run: DryRunDoc | None = None
 
 

@@ -21,6 +21,7 @@ from airyard.core.decide import (
     timers,
     tokening,
     tracking,
+    triaging,
 )
 from airyard.core.decide.decision import (
     Acknowledged,
@@ -120,6 +121,10 @@ def decide(state: ClusterState, command: commands.Command, now_ms: int) -> Decis
             return nursing.acquit(state, command, now_ms)
         case commands.ResetBreaker():
             return nursing.reset_breaker(state, command, now_ms)
+        case commands.DeclareJudging():
+            return triaging.declare(state, command)
+        case commands.VerdictReached():
+            return triaging.reached(state, command, now_ms)
         case commands.Tick():
             return timers.tick(state, command, now_ms)
         case commands.BeginEpoch():

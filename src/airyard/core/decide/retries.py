@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from airyard.core.decide.verdicts import excused_by_text
 from airyard.core.events import RunEnded, RunQueuedAgain
 from airyard.core.run import Attempt, Cause, Failure, Outcome, Run, StopReason
 
@@ -84,7 +85,12 @@ def _after_fault(run: Run, attempt: Attempt, now_ms: int) -> RunQueuedAgain | Ru
     node = attempt.failure.node if attempt.failure else None
     if node is not None and node not in avoid and attempt.cause in FAULTS:
         avoid = (*avoid, node)
-    return replace(_again(run, attempt, now_ms), recent_faults_ms=(*recent, now_ms), avoid_nodes=avoid)
+    return replace(
+        _again(run, attempt, now_ms),
+        recent_faults_ms=(*recent, now_ms),
+        avoid_nodes=avoid,
+        text_excuses=run.text_excuses + excused_by_text(attempt),
+    )
 
 
 def _again(run: Run, attempt: Attempt, now_ms: int, *, wait: bool = True) -> RunQueuedAgain:
@@ -100,6 +106,7 @@ def _again(run: Run, attempt: Attempt, now_ms: int, *, wait: bool = True) -> Run
         recent_faults_ms=run.recent_faults_ms,
         avoid_nodes=_avoided(run, attempt),
         last_crash=run.last_crash,
+        text_excuses=run.text_excuses,
     )
 
 
