@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from airyard.core.notify import NotifyRule
+
 Pairs = tuple[tuple[str, str], ...]
 """A frozen map of text to text, sorted by name."""
 
@@ -412,6 +414,7 @@ class Workload:
     timeouts: Timeouts = field(default_factory=Timeouts)
     preemption: PreemptionRules = field(default_factory=PreemptionRules)
     tracking: Tracking = field(default_factory=Tracking)
+    notify: tuple[NotifyRule, ...] = ()
     permissions: tuple[Permission, ...] = ()
     run_as: str | None = None
     """The user of the yard whose Unix account the commands run as; None leaves it to yard and pool."""
@@ -459,6 +462,8 @@ class Workload:
         What was added later is left out while unset, so that older hashes stay.
         """
         out = self._json()
+        if self.notify:
+            out["notify"] = [rule.to_json() for rule in self.notify]
         return out if self.run_as is None else {**out, "run_as": self.run_as}
 
     def _json(self) -> dict[str, Any]:
@@ -509,6 +514,7 @@ class Workload:
             timeouts=Timeouts.from_json(data.get("timeouts", {})),
             preemption=PreemptionRules.from_json(data.get("preemption", {})),
             tracking=Tracking.from_json(data.get("tracking", {})),
+            notify=tuple(NotifyRule.from_json(rule) for rule in data.get("notify", ())),
             permissions=tuple(Permission.from_json(grant) for grant in data.get("permissions", ())),
             run_as=data.get("run_as"),
             usage_policy_name=data.get("usage_policy_name"),
