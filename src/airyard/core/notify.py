@@ -56,6 +56,13 @@ class NotifyRule:
     to: str
     secret: str | None = None
 
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The secrets (``scope/key``) that delivery needs."""
+        named = SECRET_ADDRESS.fullmatch(self.to)
+        found = {f"{named[1]}/{named[2]}"} if named else set()
+        return frozenset(found | ({self.secret} if self.secret is not None else set()))
+
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form."""
         return {"on": [one.value for one in self.on], "to": self.to, "secret": self.secret}
