@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airyard.app.views import rfc3339
+from airyard.app.views import rfc3339, with_number
 from airyard.core.events import Recorded
 from airyard.core.notices import Notice, notice_of
 from airyard.core.notify import FleetNotice, RunNotice, shown_target
@@ -82,7 +82,7 @@ class Sender:
             "server": self.server,
             "command": command_of(notice),
             "message": notice.message,
-            "next_step": notice.next_step,
+            "next_step": _next_step(notice),
             "run": _run_facts(run, notice) if run is not None else None,
             "node": notice.node,
             "pool": notice.pool,
@@ -100,6 +100,11 @@ class Sender:
             secret=secret,
             body=json.dumps(body, ensure_ascii=False, separators=(",", ":")),
         )
+
+
+def _next_step(notice: Notice) -> str | None:
+    step, run_id = notice.next_step, notice.run_id
+    return with_number(step, run_id) if step is not None and run_id is not None else step
 
 
 def command_of(notice: Notice) -> str:

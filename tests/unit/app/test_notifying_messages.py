@@ -23,7 +23,9 @@ FAILED = e.RunEnded(
     run_id=5,
     outcome=Outcome.FAILED,
     cause=Cause.USER_CODE,
-    failure=Failure(cause=Cause.USER_CODE, message="exit code 1.", next_step="read the log", node="n1"),
+    failure=Failure(
+        cause=Cause.USER_CODE, message="exit code 1.", next_step="see `airyard logs ID`", node="n1"
+    ),
 )
 
 
@@ -91,7 +93,7 @@ def test_what_stands_in_a_message_about_a_run() -> None:
     assert body["command"] == "airyard explain 5"
     assert body["run"]["run_id"] == 5
     assert body["run"]["outcome"] == "FAILED"
-    assert (body["node"], body["next_step"], body["cause"]) == ("n1", "read the log", "USER_CODE")
+    assert (body["node"], body["next_step"], body["cause"]) == ("n1", "see `airyard logs 5`", "USER_CODE")
 
 
 def test_runs_without_rules_and_events_of_no_interest_make_nothing() -> None:
