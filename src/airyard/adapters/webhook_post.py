@@ -115,7 +115,10 @@ def _exchange(
         connection.sock = line
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         connection.request("POST", target, body=body, headers=dict(headers))
-        return connection.getresponse().status
+        status = connection.getresponse().status
+        if time.monotonic() >= deadline:
+            raise TimeoutError("cut off")  # what was cut reads as an answer that has ended
+        return status
     except (OSError, http.client.HTTPException):
         if time.monotonic() >= deadline:
             raise TimeoutError(f"no answer within {within_s:g} s") from None
