@@ -22,7 +22,7 @@ _LABEL = re.compile(r"(airyard_[a-z0-9_]+)\{([^}]*)\}")
 
 def promised() -> dict[str, set[str]]:
     """Return each metric of the page with its labels."""
-    rows = re.findall(r"^\| `(airyard_\w+)` \| ([^|]*) \|", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| `(airyard_\w+)` \|([^|]*)\|", PAGE, re.MULTILINE)
     return {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
 
 
@@ -77,7 +77,9 @@ def test_alertmanager_names_alerts_and_receivers_that_there_are() -> None:
     names = [rule["alert"] for rule in rules()]
     for inhibit in found["inhibit_rules"]:
         for matcher in [*inhibit["source_matchers"], *inhibit["target_matchers"]]:
-            _, sign, pattern = re.fullmatch(r'(\w+) (=~?) "(.*)"', matcher).groups()  # type: ignore[union-attr]  # fails
+            parts = re.fullmatch(r'(\w+) (=~?) "(.*)"', matcher)
+            assert parts is not None, matcher
+            sign, pattern = parts[2], parts[3]
             hit = [one for one in names if (re.fullmatch(pattern, one) if sign == "=~" else one == pattern)]
             assert hit, matcher
 
