@@ -156,7 +156,7 @@ class Server:
                 yard=self._premises.yard_id(),
                 temporary=folder / "tmp",
                 find_diff=partial(sources.find, self._data_home / sources.FOLDER, sources.Kind.DIFF),
-                remedies=Remedies(self._config.health.model_dump()),
+                remedies=Remedies(self._config.health.model_dump(exclude={"monitor"})),
             )
             journal, warm = led_journal(self._inherited, self._database)
             loop = ControlLoop(
@@ -274,6 +274,7 @@ class Server:
             urls=",".join(self._servers(url)) if self._inherited is not None else url,
             standby=self._premises.shared is not None,
             simulate=self._simulate,
+            monitor=self._config.health.monitor.model_dump(),
             epoch=lambda: self._epoch,
         )
 

@@ -1,0 +1,170 @@
+"""Watches the health of the agent's machine: threads that look at one thing after the other, and what they have found.
+
+Owns: the threads, when each source is looked at, ids and times of events, where the reading goes on after a restart.
+Must not know: what a reading means (``core/health``, ``checks``), sockets, the server. No source ends a thread: one
+that breaks is told of in the agent's log and looked at again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from airyard.core.health.facts import HealthEvent
+from airyard.core.health.sightings import Novelty, Sighting
+from airyard.node.exit_record import boot_id, read_json, write_json_by_rename
+from airyard.node.health_kernel import FAULT_FILE, KernelSource, Places, SimulatedFaults
+from airyard.node.health_outbox import HealthOutbox
+from airyard.node.health_settings import HealthSettings
+
+FOLDER = "health"
+MOST_AT_ONCE = 50
+AGAIN_S = 15.0
+"""What the server has not taken by then is sent again."""
+_POSITION_EVERY_S = 30.0
+_LONGEST_PAUSE_S = 2.0
+_JOIN_S = 1.0
+
+
+class Source(Protocol):
+    """Something that is looked at again and again."""
+
+    def every_s(self, settings: HealthSettings) -> float:
+        """Return how often."""
+        ...
+
+    def look(self) -> list[Sighting]:
+        """Look once. What it raises is told of, and it is looked at again. May block its own thread only."""
+        ...
+
+
+class HealthWatch:
+    """The health of one machine. Made and spoken to by the agent's own thread."""
+
+    def __init__(self, node_folder: Path, on_news: Callable[[], None]) -> None:
+        """``on_news`` is called from any thread when there is something to send."""
+        folder = node_folder / FOLDER
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._folder = folder
+        self._on_news = on_news
+        self._settings = HealthSettings.load(folder / "settings.json")
+        self._outbox = HealthOutbox(folder / "outbox.jsonl")
+        self._novelty = Novelty()
+        self._lock = threading.Lock()
+        self._machine = ""
+        self._boot = boot_id()
+        self.places = Places()
+        kernel, faults = self._position()
+        self._kernel = KernelSource(self.places, kernel)
+        self._faults = SimulatedFaults(folder / FAULT_FILE, faults)
+        self._saved: dict[str, Any] = {}  # what the file says now
+        self._save_due_s = 0.0
+        self._closing = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(sources,), name=f"health-{name}", daemon=True)
+            for name, sources in {"log": (self._kernel, self._faults)}.items()
+        ]
+
+    def start(self) -> None:
+        """Begin to watch."""
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """End soon; a source that blocks is not waited for."""
+        self._closing.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(_JOIN_S)
+        self._save_position()
+
+    def configure(self, said: Mapping[str, Any] | None, machine: str) -> None:
+        """Follow what a server says of monitoring; None: it is one that says nothing of it."""
+        self._machine = machine
+        if said is None:
+            return
+        settings = HealthSettings.from_json(said)
+        if settings != self._settings:
+            self._settings = settings
+            with contextlib.suppress(OSError):
+                settings.save(self._folder / "settings.json")
+
+    def simulated(self, nodes: Mapping[str, Sequence[str]]) -> None:
+        """Say which nodes are simulated, with the names of their devices."""
+        self._faults.nodes(nodes)
+
+    def waiting(self) -> list[dict[str, Any]]:
+        """Return events that the server has not taken yet, the oldest first."""
+        return self._outbox.waiting(MOST_AT_ONCE)
+
+    def taken(self, ids: Iterable[str]) -> None:
+        """Take note of what the server has."""
+        self._outbox.taken(ids)
+
+    # --- the threads
+
+    def _run(self, sources: Sequence[Source]) -> None:
+        due_s = dict.fromkeys(range(len(sources)), 0.0)
+        told: set[str] = set()
+        pause_s = 0.0
+        while not self._closing.wait(pause_s):
+            settings = self._settings
+            for place, source in enumerate(sources):
+                if time.monotonic() < due_s[place] or not settings.enabled:
+                    continue
+                try:
+                    self._report(source.look())
+                except Exception as error:  # a bug in one look must not end all the others
+                    if repr(error) not in told:
+                        told.add(repr(error))
+                        traceback.print_exc()
+                due_s[place] = time.monotonic() + source.every_s(settings)
+            if time.monotonic() >= self._save_due_s:
+                self._save_position()
+            nearest_s = min(due_s.values()) - time.monotonic() if settings.enabled else _LONGEST_PAUSE_S
+            pause_s = min(max(nearest_s, 0.05), _LONGEST_PAUSE_S)
+
+    def _report(self, found: Iterable[Sighting]) -> None:
+        steady_ms = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1_000_000
+        now_ms = time.time_ns() // 1_000_000
+        with self._lock:
+            new = self._novelty.new(found, steady_ms)
+            events = [self._event(one, now_ms, steady_ms) for one in new]
+            if not events or not self._outbox.add(events):
+                return
+            self._save_position()
+        self._on_news()
+
+    def _event(self, one: Sighting, now_ms: int, steady_ms: int) -> HealthEvent:
+        # A line of the kernel's is the same event also when an agent reads it twice.
+        event_id = f"{self._boot[:8]}-{one.mark}-{one.rule}" if one.mark else uuid.uuid4().hex
+        at_ms = now_ms if one.at_ms is None else now_ms - max(steady_ms - one.at_ms, 0)
+        return one.event(event_id, self._machine, at_ms)
+
+    def _position(self) -> tuple[int | None, int]:
+        found = read_json(self._folder / "position.json") or {}
+        kernel = found.get("kernel") if found.get("boot_id") == self._boot else None
+        faults = found.get("faults")
+        return (
+            kernel if isinstance(kernel, int) else None,
+            faults if isinstance(faults, int) else 0,
+        )
+
+    def _save_position(self) -> None:
+        """Note how far was read. After a crash what came since is read again, and gets the same ids."""
+        self._save_due_s = time.monotonic() + _POSITION_EVERY_S
+        now = {
+            "boot_id": self._boot,
+            "kernel": self._kernel.position,
+            "faults": self._faults.position,
+        }
+        if now != self._saved:
+            with contextlib.suppress(OSError):
+                write_json_by_rename(self._folder / "position.json", now)
+            self._saved = now
