@@ -86,7 +86,8 @@ class Agent:
         self._hub = Hub(bind_unix(self._node_folder / "agent.sock"), self._on_line)
         self._hub.watch(self._wake_read, self._run_done)
         self._stopping = False
-        self._health = HealthWatch(self._node_folder, lambda: self._soon(self._push_health))
+        nvml = self._nvml.client if self._nvml is not None else None
+        self._health = HealthWatch(self._node_folder, lambda: self._soon(self._push_health), nvml)
         self._due_s = dict.fromkeys(("samples", "nodes", "sweep", "leases", "health"), 0.0)
 
     # --- life
@@ -101,6 +102,8 @@ class Agent:
             self._do_due()
         self._health.close()
         self._hub.close()
+        if self._nvml is not None:
+            self._nvml.client.close()
         self._zygote.close()
         self._inventory.close()
         self._workers.shutdown(wait=False, cancel_futures=True)
@@ -229,6 +232,7 @@ class Agent:
             for one in self._known.values()
             if one.state is Seen.ALIVE
         ]
+        self._health.busy(any(one.devices for one in wanted))
 
         def push(samples: list[dict[str, Any]] | None) -> None:
             if samples:

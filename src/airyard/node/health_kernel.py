@@ -1,19 +1,16 @@
-"""What the watch learns from the kernel's log, and from faults that are made up for simulated nodes.
+"""What the watch learns from the kernel's log.
 
-Owns: following the log over restarts of the agent, which GPU an address is, the file of made-up faults. Must not know:
-what a line means (``core/health/kernel_watch``), how events travel.
+Owns: following the log over restarts of the agent, which GPU an address is. Must not know: what a line means
+(``core/health/kernel_watch``), how events travel.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from airyard.checks.kernel_follow import KMSG, KernelFollower, LineFindings, News
+from airyard.checks.kernel_follow import KMSG, KernelFollower, News
 from airyard.core.health.facts import Component, Severity, Source
 from airyard.core.health.kernel_watch import KernelWatch
 from airyard.core.health.sightings import Sighting
@@ -22,8 +19,6 @@ from airyard.node.health_settings import HealthSettings
 
 MOST_LINES = 5_000
 """So many lines are read at a look; of a flood the rest is told of and left out."""
-FAULT_FILE = "simulated-faults.jsonl"
-_MOST_BYTES = 1 << 20
 
 
 class Places:
@@ -103,70 +98,3 @@ def _note(what: str, message: str) -> Sighting:
         source=Source.KERNEL,
         message=message,
     )
-
-
-class SimulatedFaults:
-    """Lines of a file that are taken for what the kernel of a simulated node says. For tests and trying out.
-
-    ``{"node": "sim-8xh100-0", "device": 3, "kernel": "NVRM: Xid (PCI:0000:14:00): 79, ..."}``: the line is judged as
-    one of a real kernel's log is. Nothing in it can concern a node that is not simulated.
-    """
-
-    def __init__(self, path: Path, after: int) -> None:
-        self._path = path
-        self._read = after
-        self._nodes: dict[str, tuple[str, ...]] = {}
-        self._watches: dict[str, tuple[LineFindings, KernelWatch]] = {}
-        self._number = 0
-
-    @property
-    def position(self) -> int:
-        """How much of the file was read."""
-        return self._read
-
-    def nodes(self, simulated: Mapping[str, Sequence[str]]) -> None:
-        """Say which nodes are simulated, with the names of their devices. Any thread."""
-        self._nodes = {name: tuple(devices) for name, devices in simulated.items()}
-
-    def every_s(self, settings: HealthSettings) -> float:
-        """See ``health_watch.Source``."""
-        return settings.kernel_s
-
-    def look(self) -> list[Sighting]:
-        """See ``health_watch.Source``. A line that is none of a known form is left out."""
-        if not self._nodes:
-            return []
-        try:
-            with self._path.open("rb") as file:
-                if file.seek(0, 2) < self._read:
-                    self._read = 0  # another file
-                file.seek(self._read)
-                data = file.read(_MOST_BYTES)
-        except OSError:
-            return []
-        whole = data.rfind(b"\n") + 1
-        self._read += whole
-        found: list[Sighting] = []
-        for line in data[:whole].splitlines():
-            try:
-                found += self._fault(json.loads(line))
-            except (ValueError, KeyError, TypeError, AttributeError):
-                continue
-        return found
-
-    def _fault(self, said: Mapping[str, Any]) -> list[Sighting]:
-        node = str(said["node"])
-        devices = self._nodes[node]
-        lines, watch = self._watches.setdefault(node, (LineFindings(node), KernelWatch()))
-        self._number += 1
-        finding, _ = lines.take(str(said["kernel"]).encode(), self._number)
-        if finding is None:
-            return []
-        now_ms = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1_000_000
-        given = said.get("device")
-        device = int(given) if given is not None else None
-        uuid = devices[device] if device is not None and 0 <= device < len(devices) else ""
-        return [
-            replace(one, node=node, device=device, device_uuid=uuid, mark="", at_ms=None)
-            for one in watch.judge([finding], now_ms)
-        ]

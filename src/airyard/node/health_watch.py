@@ -14,21 +14,27 @@ import traceback
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from airyard.checks.nvml_client import NvmlClient
 from airyard.core.health.facts import HealthEvent
 from airyard.core.health.sightings import Novelty, Sighting
 from airyard.node.exit_record import boot_id, read_json, write_json_by_rename
-from airyard.node.health_kernel import FAULT_FILE, KernelSource, Places, SimulatedFaults
+from airyard.node.health_kernel import KernelSource, Places
 from airyard.node.health_outbox import HealthOutbox
 from airyard.node.health_settings import HealthSettings
+from airyard.node.health_simulated import FAULT_FILE, SimulatedFaults
+
+if TYPE_CHECKING:
+    from airyard.node.health_gpus import GpuLoads
 
 FOLDER = "health"
 MOST_AT_ONCE = 50
 AGAIN_S = 15.0
 """What the server has not taken by then is sent again."""
 _POSITION_EVERY_S = 30.0
-_LONGEST_PAUSE_S = 2.0
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_EVER_S = 1e9
 _JOIN_S = 1.0
 
 
@@ -47,7 +53,9 @@ class Source(Protocol):
 class HealthWatch:
     """The health of one machine. Made and spoken to by the agent's own thread."""
 
-    def __init__(self, node_folder: Path, on_news: Callable[[], None]) -> None:
+    def __init__(
+        self, node_folder: Path, on_news: Callable[[], None], nvml: NvmlClient | None = None
+    ) -> None:
         """``on_news`` is called from any thread when there is something to send."""
         folder = node_folder / FOLDER
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -66,9 +74,19 @@ class HealthWatch:
         self._saved: dict[str, Any] = {}  # what the file says now
         self._save_due_s = 0.0
         self._closing = threading.Event()
+        self._loads: GpuLoads | None = None
+        threads: dict[str, tuple[Source, ...]] = {"log": (self._kernel, self._faults)}
+        if nvml is not None:
+            # Here, because most of it is of no use where there is no GPU.
+            from airyard.node.health_gpus import GpuLoads, GpuReadings, GpuRules
+
+            rules = GpuRules()
+            self._loads = GpuLoads(nvml, rules)
+            # On a thread of its own: a driver that does not answer keeps nothing else waiting.
+            threads["gpus"] = (GpuReadings(nvml, rules, self.places), self._loads)
         self._threads = [
             threading.Thread(target=self._run, args=(sources,), name=f"health-{name}", daemon=True)
-            for name, sources in {"log": (self._kernel, self._faults)}.items()
+            for name, sources in threads.items()
         ]
 
     def start(self) -> None:
@@ -99,6 +117,11 @@ class HealthWatch:
         """Say which nodes are simulated, with the names of their devices."""
         self._faults.nodes(nodes)
 
+    def busy(self, runs_on_gpus: bool) -> None:
+        """Say whether a run has a real GPU: then load is looked at more often."""
+        if self._loads is not None:
+            self._loads.busy = runs_on_gpus
+
     def waiting(self) -> list[dict[str, Any]]:
         """Return events that the server has not taken yet, the oldest first."""
         return self._outbox.waiting(MOST_AT_ONCE)
@@ -110,13 +133,13 @@ class HealthWatch:
     # --- the threads
 
     def _run(self, sources: Sequence[Source]) -> None:
-        due_s = dict.fromkeys(range(len(sources)), 0.0)
+        looked_s = [-_EVER_S] * len(sources)
         told: set[str] = set()
         pause_s = 0.0
         while not self._closing.wait(pause_s):
             settings = self._settings
             for place, source in enumerate(sources):
-                if time.monotonic() < due_s[place] or not settings.enabled:
+                if not settings.enabled or time.monotonic() < looked_s[place] + source.every_s(settings):
                     continue
                 try:
                     self._report(source.look())
@@ -124,11 +147,13 @@ class HealthWatch:
                     if repr(error) not in told:
                         told.add(repr(error))
                         traceback.print_exc()
-                due_s[place] = time.monotonic() + source.every_s(settings)
+                looked_s[place] = time.monotonic()
             if time.monotonic() >= self._save_due_s:
                 self._save_position()
-            nearest_s = min(due_s.values()) - time.monotonic() if settings.enabled else _LONGEST_PAUSE_S
-            pause_s = min(max(nearest_s, 0.05), _LONGEST_PAUSE_S)
+            due_s = min(at + source.every_s(settings) for at, source in zip(looked_s, sources, strict=True))
+            # What is wanted may change: it is asked for again soon.
+            pause_s = min(max(due_s - time.monotonic(), _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
+            pause_s = pause_s if settings.enabled else _LONGEST_PAUSE_S
 
     def _report(self, found: Iterable[Sighting]) -> None:
         steady_ms = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1_000_000
