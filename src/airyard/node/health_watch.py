@@ -8,6 +8,7 @@ that breaks is told of in the agent's log and looked at again.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 import traceback
@@ -16,10 +17,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from airyard.checks.kernel_follow import KMSG
 from airyard.checks.nvml_client import NvmlClient
 from airyard.core.health.facts import HealthEvent
 from airyard.core.health.sightings import Novelty, Sighting
 from airyard.node.exit_record import boot_id, read_json, write_json_by_rename
+from airyard.node.health_host import HostItself, Ports
 from airyard.node.health_kernel import KernelSource, Places
 from airyard.node.health_outbox import HealthOutbox
 from airyard.node.health_settings import HealthSettings
@@ -75,14 +78,19 @@ class HealthWatch:
         self._save_due_s = 0.0
         self._closing = threading.Event()
         self._loads: GpuLoads | None = None
-        threads: dict[str, tuple[Source, ...]] = {"log": (self._kernel, self._faults)}
+        # Each on a thread of its own: a driver or a disk that does not answer keeps nothing else waiting.
+        threads: dict[str, tuple[Source, ...]] = {
+            "log": (self._kernel, self._faults),
+            "host": (HostItself(node_folder, tells_kills=not os.access(KMSG, os.R_OK)),),
+        }
+        if (ports := Ports()).there:
+            threads["ports"] = (ports,)
         if nvml is not None:
             # Here, because most of it is of no use where there is no GPU.
             from airyard.node.health_gpus import GpuLoads, GpuReadings, GpuRules
 
             rules = GpuRules()
             self._loads = GpuLoads(nvml, rules)
-            # On a thread of its own: a driver that does not answer keeps nothing else waiting.
             threads["gpus"] = (GpuReadings(nvml, rules, self.places), self._loads)
         self._threads = [
             threading.Thread(target=self._run, args=(sources,), name=f"health-{name}", daemon=True)
