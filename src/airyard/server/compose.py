@@ -322,6 +322,7 @@ class Server:
             containment=lambda: effects.containment,
             access=self._access(gatekeeper, loop),
             shutdown=self.ask_to_stop,
+            gauges=effects.gauges,
             servers=self._servers(self._doors.public_url or url) if self._config.standby.servers else (),
         )
 

@@ -9,6 +9,7 @@ import queue
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -55,6 +56,7 @@ from airyard.core.run import Attempt, Run, Tracking, TrackingState
 from airyard.ports.engine import ContainmentSeen, Engine, Fact, HealthSeen, Samples
 from airyard.ports.log_store import LogStore
 from airyard.ports.tracker import Metric, TrackedRun
+from airyard.server.gauges import Gauges
 from airyard.server.remedies import Remedies
 
 ARTIFACT_BYTES = 64 << 20
@@ -88,6 +90,7 @@ class Effects:
         self._find_diff = find_diff
         self._remedies = remedies or Remedies({})
         self._loop: ControlLoop | None = None
+        self.gauges = Gauges()
         self._slow: queue.Queue[OpenTracking | CloseTracking | None] = queue.Queue()
         self._in_flight: set[Action] = set()
         self._lock = threading.Lock()
@@ -206,6 +209,7 @@ class Effects:
 
         def settled(future: Future[Reply]) -> None:
             if future.exception() is None:
+                self.gauges.reported(fact.events)
                 fact.taken()
 
         try:
@@ -214,6 +218,7 @@ class Effects:
             _log.warning("health_not_taken", machine=fact.machine, error=error.message)
 
     def _store_samples(self, fact: Samples) -> None:
+        self.gauges.sampled(fact, time.time_ns() // 1_000_000)
         for sample in fact.samples:
             prefix = f"system/node_{sample.key.member}/"
             points = tuple(
