@@ -248,6 +248,7 @@ class Agent:
         def push(nodes: list[Node] | None) -> None:
             if nodes is not None and nodes != self._nodes:
                 self._nodes = nodes
+                self._health.offers(nodes)
                 self._hub.broadcast({"event": "nodes", "nodes": [node.as_json() for node in nodes]})
 
         self._later(lambda: self._inventory.nodes(self._ours(alive)), push)
@@ -332,9 +333,7 @@ class Agent:
         self._health.configure(
             monitor if isinstance(monitor, dict) else None, self._offer.machine or host_name()
         )
-        self._health.simulated(
-            {node.name: [one.uuid for one in node.devices] for node in self._nodes if node.simulated}
-        )
+        self._health.offers(self._nodes)
         self._due_s["health"] = 0.0  # what waits is sent right after the answer
 
     def _health_taken(self, _: Connection, request: dict[str, Any]) -> dict[str, Any]:

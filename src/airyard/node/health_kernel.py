@@ -31,6 +31,10 @@ class Places:
         """Remember a GPU."""
         self._known[pci] = (index, uuid)
 
+    def __bool__(self) -> bool:
+        """True once any GPU is known."""
+        return bool(self._known)
+
     def placed(self, one: Sighting) -> Sighting:
         """Return a sighting with the GPU that it is about, where its address is known."""
         found = self._known.get(one.pci)

@@ -30,6 +30,7 @@ from airyard.node.health_simulated import FAULT_FILE, SimulatedFaults
 
 if TYPE_CHECKING:
     from airyard.node.health_gpus import GpuLoads
+    from airyard.node.inventory import Node
 
 FOLDER = "health"
 MOST_AT_ONCE = 50
@@ -38,6 +39,7 @@ AGAIN_S = 15.0
 _POSITION_EVERY_S = 30.0
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _EVER_S = 1e9
+_OF_ONE_GPU = ("xid.", "nvlink.", "gpu.")
 _JOIN_S = 1.0
 
 
@@ -69,6 +71,7 @@ class HealthWatch:
         self._novelty = Novelty()
         self._lock = threading.Lock()
         self._machine = ""
+        self._offered: frozenset[str] = frozenset()
         self._boot = boot_id()
         self.places = Places()
         kernel, faults = self._position()
@@ -121,9 +124,13 @@ class HealthWatch:
             with contextlib.suppress(OSError):
                 settings.save(self._folder / "settings.json")
 
-    def simulated(self, nodes: Mapping[str, Sequence[str]]) -> None:
-        """Say which nodes are simulated, with the names of their devices."""
-        self._faults.nodes(nodes)
+    def offers(self, nodes: Iterable[Node]) -> None:
+        """Say what the agent offers: what happens to other GPUs of the machine is nobody's concern here."""
+        known = list(nodes)
+        self._faults.nodes(
+            {node.name: [one.uuid for one in node.devices] for node in known if node.simulated}
+        )
+        self._offered = frozenset(one.uuid for node in known for one in node.devices)
 
     def busy(self, runs_on_gpus: bool) -> None:
         """Say whether a run has a real GPU: then load is looked at more often."""
@@ -167,12 +174,20 @@ class HealthWatch:
         steady_ms = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1_000_000
         now_ms = time.time_ns() // 1_000_000
         with self._lock:
-            new = self._novelty.new(found, steady_ms)
+            new = self._novelty.new(filter(self._is_ours, found), steady_ms)
             events = [self._event(one, now_ms, steady_ms) for one in new]
             if not events or not self._outbox.add(events):
                 return
             self._save_position()
         self._on_news()
+
+    def _is_ours(self, one: Sighting) -> bool:
+        """False for a GPU of this machine that the agent does not offer: a batch system may have given it to others."""
+        if one.node or not self._offered:
+            return True
+        if one.device_uuid:
+            return one.device_uuid in self._offered
+        return not (one.pci and one.rule.startswith(_OF_ONE_GPU) and self.places)
 
     def _event(self, one: Sighting, now_ms: int, steady_ms: int) -> HealthEvent:
         # A line of the kernel's is the same event also when an agent reads it twice.
