@@ -34,6 +34,11 @@ COMPONENT_OF: dict[FailureClass, Component] = {
 }
 """Where neither the kind of a line nor its number says more; else the GPU."""
 DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+LOCKUPS = 3
+"""So many stuck processors in an hour, each a minute after the last, ask for a reboot: a virtual machine whose host is
+busy shows one now and then."""
+_LOCKUPS_APART_MS = 60_000
 _KEPT_IN_A_BURST = 200
 _KEPT_SOFT = 200
 
@@ -79,6 +84,7 @@ class KernelWatch:
         self._burst: deque[KernelFinding] = deque(maxlen=_KEPT_IN_A_BURST)
         self._last_ms = 0
         self._soft: deque[tuple[int, KernelFinding]] = deque(maxlen=_KEPT_SOFT)
+        self._lockups_ms: deque[int] = deque(maxlen=LOCKUPS)
 
     def judge(self, findings: list[KernelFinding], now_ms: int) -> list[Sighting]:
         """Return what the newest lines say, in the light of those of the same burst.
@@ -109,11 +115,19 @@ class KernelWatch:
             told = next(
                 (cure for each in burst if _beside(each, event) and (cure := recovery(each.event))), None
             )
-            return [_hard(replace(fault, action=told) if told is not None else fault, finding)]
+            one = _hard(replace(fault, action=told) if told is not None else fault, finding)
+            return [one if event.kind is not KernelKind.LOCKUP else self._stuck(one, now_ms)]
         if event.kind is KernelKind.XID and event.code is not None:
             return self._soft_xid(finding, event.code, now_ms)
         severity = _SOFT.get(event.kind)
         return [_soft(finding, severity, event.text)] if severity is not None else []
+
+    def _stuck(self, one: Sighting, now_ms: int) -> Sighting:
+        """Return a stuck processor as a suspicion, until it came often enough to be the machine's own."""
+        if not self._lockups_ms or now_ms - self._lockups_ms[-1] >= _LOCKUPS_APART_MS:
+            self._lockups_ms.append(now_ms)
+        often = len(self._lockups_ms) == LOCKUPS and now_ms - self._lockups_ms[0] <= HOUR_MS
+        return one if often else replace(one, remedy=Remedy.NONE)
 
     def _soft_xid(self, finding: KernelFinding, code: int, now_ms: int) -> list[Sighting]:
         """Judge an Xid that does not count alone: as a rule the program's; one GPU under many programs is the GPU's."""

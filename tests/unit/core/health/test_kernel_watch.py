@@ -75,7 +75,7 @@ def xid(code: int, rest: str = "", pci: str = PCI) -> str:
             Component.NETWORK,
             Remedy.REBOOT,
         ),
-        ("watchdog: BUG: soft lockup - CPU#3 stuck for 26s!", "host.lockup", "HIGH", Component.HOST, Remedy.REBOOT),
+        ("watchdog: BUG: soft lockup - CPU#3 stuck for 26s!", "host.lockup", "HIGH", Component.HOST, Remedy.NONE),
         ("blk_update_request: I/O error, dev sda, sector 9", "disk.error", "HIGH", Component.DISK, Remedy.NONE),
         ("NVRM: API mismatch: the client has version 1", "driver.mismatch", "HIGH", Component.DRIVER, Remedy.REBOOT),
         ("Killed process 991 (python3) total-vm:1kB", "host.oom", "INFO", Component.HOST, Remedy.NONE),
@@ -153,6 +153,13 @@ def test_a_link_that_corrects_errors_all_the_time_is_told_of() -> None:
     assert {(one.rule, one.severity.value) for one in judged(*[line] * 20)} == {
         ("pcie.aer_corrected", "WARNING")
     }
+
+
+def test_a_processor_that_is_stuck_again_and_again_asks_for_a_reboot() -> None:
+    line, watch = "watchdog: BUG: soft lockup - CPU#3 stuck for 26s!", KernelWatch()
+    seconds = (0, 5, 30, 61, 130, 200, 9_000)
+    remedies = [watch.judge(found(line), second * 1000)[0].remedy.value for second in seconds]
+    assert remedies == ["NONE", "NONE", "NONE", "NONE", "REBOOT", "REBOOT", "NONE"]
 
 
 def test_an_address_on_an_earlier_line_is_found() -> None:
