@@ -100,6 +100,7 @@ NO_PARTS: Document = {
     "went_before": None,
     "preemption": None,
     "estimates": None,
+    "progress": None,
 }
 
 

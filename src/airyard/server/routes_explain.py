@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 
 from airyard.app import explain_views, explaining
 from airyard.app.control import Control
+from airyard.app.step_views import progress_document
 from airyard.app.views import Document, Lights, explanation, run_document
 from airyard.core.run import Run, RunState
 from airyard.server.access import sight
@@ -78,7 +79,8 @@ async def explain_run(context: Context, caller: Caller, ref: Ref) -> Document:
     run = await run_of(context, caller, ref)
     parts = await _parts(context, run)
     away = await query(context, _away) if run.state is RunState.ACTIVE else ()
-    return {**explain_views.NO_PARTS, **explanation(run, away=away), **parts}
+    progress = {"progress": progress_document(context.steps, run, context.clock.monotonic_ms())}
+    return {**explain_views.NO_PARTS, **explanation(run, away=away), **parts, **progress}
 
 
 def _away(control: Control) -> frozenset[str]:
