@@ -33,7 +33,7 @@ FRAMEWORKS = "fastapi, uvicorn, sqlalchemy, pydantic, httpx, structlog, cryptogr
 KINDS = (  # the first that its command line contains
     ("server", ("airyard.server",)),
     ("MLflow", ("mlflow",)),
-    ("agent", ("airyard.node.agent", "airyard-agent")),
+    ("agent", ("airyard.node.agent", "airyard-agent", "nvml_child")),
     ("zygote", ("zygote",)),
 )
 

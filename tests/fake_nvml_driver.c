@@ -144,8 +144,17 @@ READING(nvmlDeviceGetPowerManagementDefaultLimit, unsigned int, "power_default_m
 READING(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, "pcie_generation", 5)
 READING(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, "pcie_generation_max", 5)
 READING(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, "pcie_width", 16)
+READING(nvmlDeviceGetPcieReplayCounter, unsigned int, "replays", 0)
 READING(nvmlDeviceGetMaxPcieLinkWidth, unsigned int, "pcie_width_max", 16)
 
+typedef struct { unsigned int gpu, memory; } rates_t;
+int nvmlDeviceGetUtilizationRates(void *device, rates_t *out) {
+    ENTER(device);
+    out->gpu = number(device, "utilization", 0);
+    out->memory = number(device, "memory_utilization", 0);
+    return 0;
+}
+int nvmlDeviceGetClockInfo(void *device, int clock, unsigned int *out) { ENTER(device); *out = number(device, "clock", 1980); return 0; }
 int nvmlDeviceGetTemperature(void *device, int sensor, unsigned int *out) { ENTER(device); *out = number(device, "temperature", 34); return 0; }
 int nvmlDeviceGetEccMode(void *device, unsigned int *now, unsigned int *pending) {
     ENTER(device);

@@ -16,12 +16,17 @@ from concurrent.futures import Future
 from typing import Any
 
 import airyard
-from airyard.adapters.agent_facts import fact_of_push, fact_of_refused_start, facts_of_hello
+from airyard.adapters.agent_facts import (
+    fact_of_push,
+    fact_of_refused_start,
+    facts_of_hello,
+    health_of_push,
+)
 from airyard.core.actions import ForgetMember, KillMember, ShipLogs, StartMember
 from airyard.core.commands import MachineAway
 from airyard.core.ids import MemberKey
 from airyard.core.versions import AGENT, order_of_upgrade
-from airyard.ports.engine import FactSink
+from airyard.ports.engine import FactSink, HealthSeen
 
 
 class OtherVersion(Exception):
@@ -44,14 +49,20 @@ class Dialogue:
         wake: Callable[[], None],
         now_ms: Callable[[], int],
         same_version: bool = True,
+        monitor: Mapping[str, Any] | None = None,
     ) -> None:
-        """``same_version``: only an agent of this version will do. Else they need a form of the protocol in common."""
+        """``same_version``: only an agent of this version will do. Else they need a form of the protocol in common.
+
+        ``monitor``: how the agent is to watch its machine's health, as ``[health.monitor]`` says it.
+        """
         self._server_url = server_url
         self._config = dict(config)
         self._tell = tell
         self._wake = wake
         self._now_ms = now_ms
         self._same_version = same_version
+        self._monitor = dict(monitor or {})
+        self._nodes: frozenset[str] = frozenset()
         self._lock = threading.Lock()
         self._requests: dict[tuple[str, str], dict[str, Any]] = {}
         self._unsent: list[tuple[str, str]] = []
@@ -150,6 +161,8 @@ class Dialogue:
         if event == "nodes":
             # The loop wants the whole picture, so it is asked for again.
             self._renewing = True
+        elif event == "health":
+            self._on_health(message)
         elif event is not None:
             fact = fact_of_push(str(event), message, self._now_ms())
             if fact is not None:
@@ -180,6 +193,7 @@ class Dialogue:
                 "oldest": AGENT.oldest,
                 "server": {"url": self._server_url, "version": airyard.__version__},
                 "config": self._config,
+                "monitor": self._monitor,
             }
         )
 
@@ -211,9 +225,21 @@ class Dialogue:
             )
         containment, seen = facts_of_hello(result, self._now_ms())
         self.machine = seen.machine.name
+        self._nodes = frozenset(node.name for node in seen.nodes)
         self._tell(containment)
         self._tell(seen)
         self._greeted = True
+
+    def _on_health(self, message: Mapping[str, Any]) -> None:
+        """Pass on what the machine's monitors saw; the agent hears of it once it is journalled."""
+        if not self.machine:
+            return
+        ids, events = health_of_push(message, self.machine, self._nodes, self._now_ms())
+
+        def taken() -> None:
+            self.call("health_taken", ids=ids)
+
+        self._tell(HealthSeen(machine=self.machine, events=events, taken=taken))
 
     def _on_answer(self, message: Mapping[str, Any]) -> None:
         number = int(message["id"])

@@ -6,11 +6,13 @@ Owns: reading hello's answer and the pushes. Must not know: how the lines came h
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from airyard.core.cluster import Device, Machine, Node
 from airyard.core.commands import MachineSeen, MemberGone, SeenMember, SeenState
 from airyard.core.exit_reports import exit_of
+from airyard.core.health.facts import HealthEvent
 from airyard.core.ids import MemberKey
 from airyard.core.run import Cause, Exit, LogClose
 from airyard.ports.engine import ContainmentSeen, Fact, Sample, Samples
@@ -45,6 +47,33 @@ def fact_of_push(event: str, message: Mapping[str, Any], now_ms: int) -> Fact | 
     if event in ("exited", "died"):
         return MemberGone(seen=_seen({**message, "state": event}, now_ms))
     return None
+
+
+CLOCKS_AGREE_MS = 2_000
+
+
+def health_of_push(
+    message: Mapping[str, Any], machine: str, nodes: frozenset[str], now_ms: int
+) -> tuple[list[str], tuple[HealthEvent, ...]]:
+    """Read what a machine's monitors saw: all ids, and those events that are any.
+
+    An event of a kind that is not known here is left out, and taken all the same: it would come for ever. A machine
+    speaks for itself and its own nodes only, and its clock is put right by when it sent this. Raises: KeyError.
+    """
+    sent_ms = message.get("sent_ms")
+    ahead_ms = sent_ms - now_ms if isinstance(sent_ms, int) else 0
+    ids, events = [], []
+    for item in message["events"]:
+        ids.append(str(item["event_id"]))
+        try:
+            event = HealthEvent.from_json({**item, "machine": machine})
+        except (KeyError, ValueError, TypeError):
+            continue
+        if event.node and event.node not in nodes:
+            continue
+        at_ms = event.at_ms - ahead_ms if abs(ahead_ms) > CLOCKS_AGREE_MS else event.at_ms
+        events.append(replace(event, at_ms=min(at_ms, now_ms)))
+    return ids, tuple(events)
 
 
 def fact_of_refused_start(key: MemberKey, error: Mapping[str, Any], now_ms: int) -> MemberGone:

@@ -42,6 +42,7 @@ class LocalEngine:
         cpu_slots: int | None = None,
         gpu_lock_folder: Path | None = None,
         lease_s: float | None = None,
+        monitor: Mapping[str, Any] | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._home = home.absolute()
@@ -58,6 +59,7 @@ class LocalEngine:
             tell=self._tell,
             wake=self._waker.wake,
             now_ms=now_ms,
+            monitor=monitor,
         )
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="local-engine", daemon=True)

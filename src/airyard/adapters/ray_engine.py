@@ -81,6 +81,7 @@ class RayEngine:
         everywhere: bool = False,
         epoch: Callable[[], int] = lambda: 0,
         lease_s: float = LEASE_S,
+        monitor: Mapping[str, Any] | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         """``own_offer`` is what the server's machine offers, as in ``hello.config``; None: as its own offer file says.
@@ -97,6 +98,7 @@ class RayEngine:
         self._everywhere = everywhere
         self._epoch = epoch
         self._now_ms = now_ms
+        self._monitor = dict(monitor or {})
         self.lease_s = lease_s
         """How long a runner may go on that the server cannot reach."""
         self._ray_address = cluster.address
@@ -216,6 +218,7 @@ class RayEngine:
             wake=self._waker.wake,
             now_ms=self._now_ms,
             same_version=False,
+            monitor=self._monitor,
         )
 
     def _connected(self) -> list[_Channel]:

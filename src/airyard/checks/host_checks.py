@@ -53,10 +53,10 @@ class Host:
 
 def collect(site: Site) -> Host:
     """Read the machine. Writes and removes one file of 4 KiB in the data folder."""
-    meminfo = _meminfo(site)
+    memory = meminfo(site)
     return Host(
-        memory=meminfo.get("MemTotal", 0),
-        swap=meminfo.get("SwapTotal", 0),
+        memory=memory.get("MemTotal", 0),
+        swap=memory.get("SwapTotal", 0),
         disk=_space(site.data_folder, write=True),
         shm=_space(site.path("/dev/shm"), write=False),
         gpus=site.gpus or len(list(site.path("/proc/driver/nvidia/gpus").glob("*"))),
@@ -79,7 +79,8 @@ def collect(site: Site) -> Host:
     )
 
 
-def _meminfo(site: Site) -> dict[str, int]:
+def meminfo(site: Site) -> dict[str, int]:
+    """Return the sizes in /proc/meminfo, in bytes."""
     found = {}
     for line in text_of(site.path("/proc/meminfo")).splitlines():
         name, _, rest = line.partition(":")
@@ -126,7 +127,8 @@ def _swap(host: Host, limits: Thresholds) -> Iterator[CheckResult]:
         yield passed("host.swap", f"{host.memory / _GIB:.0f} GiB of memory, no swap")
 
 
-def _disk(host: Host, limits: Thresholds) -> Iterator[CheckResult]:
+def judge_disk(host: Host, limits: Thresholds) -> Iterator[CheckResult]:
+    """Judge the room and speed of the data folder's disk."""
     space = host.disk
     if space is None:
         yield skipped("host.disk", "no data folder was named")
@@ -312,7 +314,7 @@ HOST = Probe(
             number=27,
             title="disk of the data folder",
             passes="room, and 4 KiB synced within disk_sync_ms_fail",
-            judge=_disk,
+            judge=judge_disk,
             component=Component.DISK,
         ),
         Check(

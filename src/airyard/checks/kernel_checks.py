@@ -11,18 +11,13 @@ from dataclasses import dataclass
 
 from airyard.checks.contract import Check, Probe, Site, Thresholds, failed, passed, skipped, warned
 from airyard.core.health.facts import CheckResult, Component, Remedy, Retest
-from airyard.core.triage.causes import Action, FailureClass
+from airyard.core.health.kernel_watch import COMPONENT_OF, REMEDY_OF
+from airyard.core.triage.causes import FailureClass
 from airyard.core.triage.machine_faults import MachineFault, faults
 from airyard.core.triage.reading import Findings, Reader
 
 _MOST = 64 << 20
 _RECORD = 8192
-_REMEDIES = {
-    Action.CORDON_RESET: Remedy.GPU_RESET,
-    Action.CORDON_REBOOT: Remedy.REBOOT,
-    Action.REPLACE: Remedy.REPLACE,
-}
-_COMPONENTS = {FailureClass.DRIVER: Component.DRIVER, FailureClass.NETWORK: Component.NETWORK}
 NAME = "kernel.faults"
 
 
@@ -89,8 +84,8 @@ def _told(fault: MachineFault) -> CheckResult:
         NAME,
         f"{fault.message}{where}, since the machine was started",
         "cure it and start the machine again: the log keeps the fault until then",
-        _COMPONENTS.get(fault.failure_class, Component.GPU),
-        _REMEDIES.get(fault.action, Remedy.NONE),
+        COMPONENT_OF.get(fault.failure_class, Component.GPU),
+        REMEDY_OF.get(fault.action, Remedy.NONE),
         Retest.T2,
         details={"line": fault.lines[0].event.text[:200]},
     )

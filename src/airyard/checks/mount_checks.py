@@ -83,6 +83,11 @@ def _mounts(site: Site) -> list[tuple[str, str]]:
     return sorted(found.items())
 
 
+def remote_mounts(site: Site) -> list[str]:
+    """Return where file servers are mounted."""
+    return [path for path, kind in _mounts(site) if kind.split(".")[0] in _REMOTE]
+
+
 def _ask(path: str) -> int:
     """Start a process that looks at a path; its exit code is the error's number."""
     pid = os.fork()

@@ -32,6 +32,7 @@ from airyard.node.attempts import Attempt, Attempts, Seen
 from airyard.node.chores import has_environment, tidy, warm
 from airyard.node.containment import detect
 from airyard.node.exit_record import boot_id, write_json_by_rename
+from airyard.node.health_watch import AGAIN_S, HealthWatch
 from airyard.node.inventory import Inventory, Node, Offer, host_name, open_nvml
 from airyard.node.lease import lease_is_overdue
 from airyard.node.log_rest import close_unwritten, ship_rest
@@ -85,7 +86,9 @@ class Agent:
         self._hub = Hub(bind_unix(self._node_folder / "agent.sock"), self._on_line)
         self._hub.watch(self._wake_read, self._run_done)
         self._stopping = False
-        self._due_s = dict.fromkeys(("samples", "nodes", "sweep", "leases"), 0.0)
+        nvml = self._nvml.client if self._nvml is not None else None
+        self._health = HealthWatch(self._node_folder, lambda: self._soon(self._push_health), nvml)
+        self._due_s = dict.fromkeys(("samples", "nodes", "sweep", "leases", "health"), 0.0)
 
     # --- life
 
@@ -93,10 +96,14 @@ class Agent:
         """Serve until told to stop."""
         for key in self._attempts.folder_keys():
             self._take_up(self._attempts.look(key))
+        self._health.start()
         while not self._stopping:
             self._hub.wait(1.0)
             self._do_due()
+        self._health.close()
         self._hub.close()
+        if self._nvml is not None:
+            self._nvml.client.close()
         self._zygote.close()
         self._inventory.close()
         self._workers.shutdown(wait=False, cancel_futures=True)
@@ -112,6 +119,7 @@ class Agent:
             ("nodes", _NODES_EVERY_S, self._push_nodes),
             ("sweep", _SWEEP_EVERY_S, self._sweep),
             ("leases", _LEASES_EVERY_S, self._look_at_leases),
+            ("health", AGAIN_S, self._push_health),
         ):
             if now_s >= self._due_s[name]:
                 self._due_s[name] = now_s + every_s
@@ -126,11 +134,15 @@ class Agent:
             except Exception:
                 traceback.print_exc()
                 result = None
-            self._done.append(lambda: then(result))
-            with contextlib.suppress(OSError):
-                os.write(self._wake_write, b"x")
+            self._soon(lambda: then(result))
 
         self._workers.submit(run)
+
+    def _soon(self, action: Callable[[], None]) -> None:
+        """Do something on this thread; called from any."""
+        self._done.append(action)
+        with contextlib.suppress(OSError):
+            os.write(self._wake_write, b"x")
 
     def _run_done(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -223,6 +235,7 @@ class Agent:
             for one in self._known.values()
             if one.state is Seen.ALIVE
         ]
+        self._health.busy(any(one.devices for one in wanted))
 
         def push(samples: list[dict[str, Any]] | None) -> None:
             if samples:
@@ -238,9 +251,18 @@ class Agent:
         def push(nodes: list[Node] | None) -> None:
             if nodes is not None and nodes != self._nodes:
                 self._nodes = nodes
+                self._health.offers(nodes)
                 self._hub.broadcast({"event": "nodes", "nodes": [node.as_json() for node in nodes]})
 
         self._later(lambda: self._inventory.nodes(self._ours(alive)), push)
+
+    def _push_health(self) -> None:
+        """Say what the server has not taken yet; one of a release that does not take it is told nothing."""
+        takers = [each for each in self._hub.connections if each.takes_health]
+        if takers and (events := self._health.waiting()):
+            message = {"event": "health", "sent_ms": time.time_ns() // 1_000_000, "events": events}
+            for each in takers:
+                each.send(message)
 
     def _ours(self, keys: list[str]) -> frozenset[int]:
         return frozenset(pid for key in keys for pid in self._attempts.members(key))
@@ -263,6 +285,7 @@ class Agent:
             "warm": self._warm,
             "has_environment": self._has_environment,
             "tidy": self._tidy,
+            "health_taken": self._health_taken,
             "stop": self._stop,
         }.get(op)
         try:
@@ -289,6 +312,7 @@ class Agent:
         alive = [one.key for one in self._known.values() if one.state is Seen.ALIVE]
         self._nodes = self._inventory.nodes(self._ours(alive) if self._nvml else frozenset())
         connection.said_hello = True
+        self._watch_health(connection, request)
         return {
             "protocol": spoken,
             "machine": {
@@ -305,6 +329,21 @@ class Agent:
             "nodes": [node.as_json() for node in self._nodes],
             "attempts": [one.as_json() for one in self._known.values()],
         }
+
+    def _watch_health(self, connection: Connection, request: dict[str, Any]) -> None:
+        monitor = request.get("monitor")
+        connection.takes_health = isinstance(monitor, dict)
+        self._health.configure(
+            monitor if isinstance(monitor, dict) else None, self._offer.machine or host_name()
+        )
+        self._health.offers(self._nodes)
+        self._due_s["health"] = 0.0  # what waits is sent right after the answer
+
+    def _health_taken(self, _: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        self._health.taken([str(one) for one in request["ids"]])
+        if self._health.waiting():
+            self._due_s["health"] = 0.0
+        return {}
 
     def _start(self, _: Connection, request: dict[str, Any]) -> dict[str, Any]:
         key = str(request["key"])

@@ -48,6 +48,7 @@ class Connection:
         self._incoming = bytearray()
         self._outgoing = bytearray()
         self.said_hello = False
+        self.takes_health = False
         stream.setblocking(False)
         hub.watch(stream.fileno(), self._on_readable)
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Protocol
 
 import psutil
 
+from airyard.checks.nvml_client import NvmlClient, NvmlRefused, NvmlSilent, there_is_a_library
 from airyard.node.allotment import Allotment, own
 from airyard.node.gpu_locks import GpuLocks, shared_folder, user_name
 from airyard.node.identity import switchable
@@ -263,10 +264,10 @@ def _describe(pid: int) -> str:
 
 
 class NvidiaMl:
-    """NVML through nvidia-ml-py; made by ``open_nvml``."""
+    """NVML through a process of its own, which may hang without the agent; made by ``open_nvml``."""
 
-    def __init__(self, library: ModuleType) -> None:
-        self._nvml: Any = library
+    def __init__(self, client: NvmlClient) -> None:
+        self.client = client
         self._seen: dict[int, Gpu] = {}
 
     def gpus(self) -> list[Gpu]:
@@ -275,71 +276,51 @@ class NvidiaMl:
         Else a node of eight would become one of seven, of another type, whenever a GPU is lost.
         """
         try:
-            count = int(self._nvml.nvmlDeviceGetCount())
-        except self._nvml.NVMLError as error:
-            return [replace(gpu, pids=frozenset(), problem=_silent(error)) for gpu in self._seen.values()]
-        for index in range(count):
-            try:
-                handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+            found = self.client.ask("seen")
+        except (NvmlSilent, NvmlRefused) as error:
+            found = {"error": str(error), "gpus": []}
+        if found["error"]:
+            return [
+                replace(gpu, pids=frozenset(), problem=_silent(found["error"])) for gpu in self._seen.values()
+            ]
+        for one in found["gpus"]:
+            index = int(one["index"])
+            if "error" not in one:
                 self._seen[index] = Gpu(
-                    index=index,
-                    uuid=_text(self._nvml.nvmlDeviceGetUUID(handle)),
-                    name=_text(self._nvml.nvmlDeviceGetName(handle)),
-                    pids=self._pids(handle),
+                    index=index, uuid=one["uuid"], name=one["name"], pids=frozenset(one["pids"])
                 )
-            except self._nvml.NVMLError as error:
-                if index in self._seen:
-                    self._seen[index] = replace(self._seen[index], pids=frozenset(), problem=_silent(error))
+            elif index in self._seen:
+                self._seen[index] = replace(
+                    self._seen[index], pids=frozenset(), problem=_silent(one["error"])
+                )
         return [self._seen[index] for index in sorted(self._seen)]
 
-    def _pids(self, handle: object) -> frozenset[int]:
-        try:
-            running = self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        except self._nvml.NVMLError:
-            return frozenset()
-        return frozenset(int(process.pid) for process in running)
-
     def values(self, index: int) -> dict[str, float]:
-        """See ``Nvml``. What a GPU does not tell is left out."""
-        handle = self._ask("nvmlDeviceGetHandleByIndex", index)
-        if handle is None:
-            return {}
-        values: dict[str, float] = {}
-        if (memory := self._ask("nvmlDeviceGetMemoryInfo", handle)) is not None:
-            values["memory_usage_percentage"] = round(memory.used / memory.total * 100, 1)
-            values["memory_usage_megabytes"] = memory.used / 1e6
-        if (rates := self._ask("nvmlDeviceGetUtilizationRates", handle)) is not None:
-            values["utilization_percentage"] = float(rates.gpu)
-        if (power_mw := self._ask("nvmlDeviceGetPowerUsage", handle)) is not None:
-            values["power_usage_watts"] = power_mw / 1000
-            if limit_mw := self._ask("nvmlDeviceGetEnforcedPowerLimit", handle):
-                values["power_usage_percentage"] = round(power_mw / limit_mw * 100, 1)
-        return values
-
-    def _ask(self, call: str, argument: object) -> Any:
-        """Return what a call says; None where the device or its driver does not say it."""
+        """See ``Nvml``. What a GPU does not tell, or not in time, is left out."""
         try:
-            return getattr(self._nvml, call)(argument)
-        except self._nvml.NVMLError:
-            return None
+            return {str(name): float(value) for name, value in self.client.ask("values", index=index).items()}
+        except (NvmlSilent, NvmlRefused):
+            return {}
 
 
-def _silent(error: Exception) -> str:
+def _silent(error: str) -> str:
     return f"nobody: it does not answer any more ({error})"
 
 
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
-
-
 def open_nvml() -> NvidiaMl | None:
-    """Return NVML when the library and a driver are there, else None."""
-    try:
-        import pynvml
-    except ImportError:
+    """Return NVML when the library and a driver are there, else None.
+
+    A driver that does not answer at once is there all the same: it is asked again later.
+    Cost: where there is no library next to nothing, else a process.
+    """
+    if not there_is_a_library():
         return None
+    client = NvmlClient()
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
+        client.ask("open")
+    except NvmlRefused:
+        client.close()
         return None
-    return NvidiaMl(pynvml)
+    except NvmlSilent as error:
+        sys.stderr.write(f"NVML: {error}; it is asked again later\n")
+    return NvidiaMl(client)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from airyard.core.actions import ForgetMember, KillMember, ShipLogs, StartMember
 from airyard.core.commands import MachineAway, MachineSeen, MemberGone
+from airyard.core.health.facts import HealthEvent
 from airyard.core.ids import MemberKey
 
 
@@ -42,7 +43,16 @@ class ContainmentSeen:
     containment: Mapping[str, str | bool]
 
 
-Fact = MachineSeen | MachineAway | MemberGone | Samples | ContainmentSeen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthSeen:
+    """What the monitors of a machine saw. It is said again until ``taken`` was called, after the commit."""
+
+    machine: str
+    events: tuple[HealthEvent, ...]
+    taken: Callable[[], None]
+
+
+Fact = MachineSeen | MachineAway | MemberGone | Samples | ContainmentSeen | HealthSeen
 """What an engine tells: most are commands of the control loop as they are."""
 
 FactSink = Callable[[Fact], None]

@@ -27,6 +27,7 @@ from airyard.server import (
     routes_nodes,
     routes_pages,
     routes_policy,
+    routes_prometheus,
     routes_reservations,
     routes_runs,
     routes_secrets,
@@ -46,6 +47,7 @@ from airyard.wire import native
 
 MAX_BODY_BYTES = 8 << 20
 _OPEN = f"{PREFIX}/identify"
+_METRICS = "/metrics"
 _LOGIN = f"{PREFIX}/login"
 _RUNNER = f"{PREFIX}/runner/"
 _CODE = f"{PREFIX}/code/"
@@ -93,6 +95,7 @@ def create_app(
         routes_yard,
         routes_explain,
         routes_policy,
+        routes_prometheus,
         routes_reservations,
         routes_secrets,
         routes_access,
@@ -119,7 +122,9 @@ async def _openapi(request: Request) -> JSONResponse:
 
 
 class Gate:
-    """Lets nothing below ``/api`` pass without a person's token, but the identity question, logins and runners' way.
+    """Lets nothing below ``/api``, nor ``/metrics``, pass without a person's token.
+
+    But the identity question, logins and runners' way.
 
     It stands before the routes, so that without a token nobody learns which paths exist or gets a body parsed.
     """
@@ -131,7 +136,7 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it."""
         path = scope.get("path", "")
-        gated = scope["type"] == "http" and (path == "/api" or path.startswith("/api/"))
+        gated = scope["type"] == "http" and (path in ("/api", _METRICS) or path.startswith("/api/"))
         if not gated or path in (_OPEN, _LOGIN) or path.startswith((_RUNNER, f"{_LOGIN}/")):
             await self._app(scope, receive, send)
             return

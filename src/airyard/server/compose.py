@@ -159,7 +159,7 @@ class Server:
                 yard=self._premises.yard_id(),
                 temporary=folder / "tmp",
                 find_diff=partial(sources.find, self._data_home / sources.FOLDER, sources.Kind.DIFF),
-                remedies=Remedies(self._config.health.model_dump()),
+                remedies=Remedies(self._config.health.model_dump(exclude={"monitor"})),
                 judges=Judges(logs, self._clock),
             )
             journal, warm = led_journal(self._inherited, self._database)
@@ -287,6 +287,7 @@ class Server:
             urls=",".join(self._servers(url)) if self._inherited is not None else url,
             standby=self._premises.shared is not None,
             simulate=self._simulate,
+            monitor=self._config.health.monitor.model_dump(),
             epoch=lambda: self._epoch,
         )
 
@@ -334,6 +335,7 @@ class Server:
             containment=lambda: effects.containment,
             access=self._access(gatekeeper, loop),
             shutdown=self.ask_to_stop,
+            gauges=effects.gauges,
             servers=self._servers(self._doors.public_url or url) if self._config.standby.servers else (),
         )
 

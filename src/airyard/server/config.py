@@ -191,6 +191,19 @@ class StandbySection(_Section):
         return tuple(_address(address) for address in value)
 
 
+class MonitorSection(_Section):
+    """How agents watch their machines' health, in seconds between two looks."""
+
+    enabled: bool = True
+    kernel_s: Annotated[float, Field(ge=0.1, le=60)] = 1.0
+    ports_s: Annotated[float, Field(ge=0.1, le=60)] = 1.0
+    gpus_s: Annotated[float, Field(ge=1, le=600)] = 5.0
+    """Clocks, heat and power, while a run has a GPU of the machine."""
+    gpus_idle_s: Annotated[float, Field(ge=1, le=3600)] = 60.0
+    counters_s: Annotated[float, Field(ge=1, le=3600)] = 30.0
+    host_s: Annotated[float, Field(ge=1, le=3600)] = 60.0
+
+
 class HealthSection(_Section):
     """How broken nodes are mended and tested: commands that this server runs, told the node in AIRYARD_NODE."""
 
@@ -199,6 +212,7 @@ class HealthSection(_Section):
     power_cycle_command: str | None = None
     retest_command: str | None = None
     """Exits with 0 when the node is well, with 1 when it is not; anything else says nothing."""
+    monitor: MonitorSection = MonitorSection()
 
 
 class PeopleSection(_Section):

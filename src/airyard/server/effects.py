@@ -9,6 +9,7 @@ import queue
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -40,15 +41,23 @@ from airyard.core.actions import (
     ShipLogs,
     StartMember,
 )
-from airyard.core.commands import Command, MachineAway, MachineSeen, MemberGone, TrackingAnswered
+from airyard.core.commands import (
+    Command,
+    HealthReported,
+    MachineAway,
+    MachineSeen,
+    MemberGone,
+    TrackingAnswered,
+)
 from airyard.core.decide import Reply
 from airyard.core.errors import AiryardError, Unavailable
 from airyard.core.ids import AttemptKey, MemberKey
 from airyard.core.log_frames import LogStream
 from airyard.core.run import Attempt, Run, Tracking, TrackingState
-from airyard.ports.engine import ContainmentSeen, Engine, Fact, Samples
+from airyard.ports.engine import ContainmentSeen, Engine, Fact, HealthSeen, Samples
 from airyard.ports.log_store import LogStore
 from airyard.ports.tracker import Metric, TrackedRun
+from airyard.server.gauges import Gauges
 from airyard.server.judges import Judges
 from airyard.server.remedies import Remedies
 
@@ -85,6 +94,7 @@ class Effects:
         self._remedies = remedies or Remedies({})
         self._judges = judges
         self._loop: ControlLoop | None = None
+        self.gauges = Gauges()
         self._slow: queue.Queue[OpenTracking | CloseTracking | None] = queue.Queue()
         self._in_flight: set[Action] = set()
         self._lock = threading.Lock()
@@ -192,6 +202,8 @@ class Effects:
     def _on_fact(self, fact: Fact) -> None:
         if isinstance(fact, Samples):
             self._store_samples(fact)
+        elif isinstance(fact, HealthSeen):
+            self._report_health(fact)
         elif isinstance(fact, ContainmentSeen):
             self.containment = dict(fact.containment)
         else:
@@ -199,7 +211,25 @@ class Effects:
             if isinstance(fact, MachineSeen):
                 self.greeted.set()
 
+    def _report_health(self, fact: HealthSeen) -> None:
+        """Hand on what monitors saw. What cannot be journalled is not taken: its agent says it again."""
+        assert self._loop is not None
+        if not fact.events:
+            fact.taken()
+            return
+
+        def settled(future: Future[Reply]) -> None:
+            if future.exception() is None:
+                self.gauges.reported(fact.events)
+                fact.taken()
+
+        try:
+            self._loop.submit(HealthReported(events=fact.events)).add_done_callback(settled)
+        except Unavailable as error:
+            _log.warning("health_not_taken", machine=fact.machine, error=error.message)
+
     def _store_samples(self, fact: Samples) -> None:
+        self.gauges.sampled(fact, time.time_ns() // 1_000_000)
         for sample in fact.samples:
             prefix = f"system/node_{sample.key.member}/"
             points = tuple(

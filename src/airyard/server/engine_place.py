@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,5 +26,7 @@ class EnginePlace:
     """With a standby those of all servers, with commas between them; else ``url``."""
     standby: bool
     simulate: Mapping[str, int]
+    monitor: Mapping[str, Any]
+    """How agents watch their machines' health."""
     epoch: Callable[[], int]
     """The leader's, once it leads."""

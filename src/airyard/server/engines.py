@@ -48,6 +48,7 @@ def make_engine(config: EngineSection, place: EnginePlace) -> EngineParts:
             cpu_slots=config.cpu_slots,
             gpu_lock_folder=Path(locks) if locks else None,
             lease_s=config.lease_seconds,
+            monitor=place.monitor,
         )
     )
 

@@ -68,6 +68,7 @@ def make_ray_engine(config: EngineSection, place: EnginePlace) -> RayEngine:
         everywhere=place.standby,
         epoch=place.epoch,
         lease_s=config.lease_seconds or (STANDBY_LEASE_S if place.standby else LONE_LEASE_S),
+        monitor=place.monitor,
     )
 
 

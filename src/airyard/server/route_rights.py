@@ -114,6 +114,7 @@ ROUTES: Mapping[str, Entry] = {
     **{
         f"{name.partition(' ')[0]} {PREFIX}{name.partition(' ')[2]}": entry for name, entry in _NATIVE.items()
     },
+    "GET /metrics": Access(Verb.VIEW, Thing.NODE),
     "GET /open": Gateless.OPEN,
     "GET /login": Gateless.OPEN,
     "GET /login/callback": Gateless.OPEN,

@@ -83,4 +83,10 @@ def test_a_driver_that_is_gone_leaves_the_node_with_nothing_to_give(gpus: FakeGp
 
 def test_what_one_call_does_not_tell_takes_nothing_from_the_rest(gpus: FakeGpus, tmp_path: Path) -> None:
     (found,) = looks(gpus, tmp_path, {"error__nvmlDeviceGetMemoryInfo": 3})
-    assert found["values"][0] == {"power_usage_watts": 72.0, "power_usage_percentage": 10.3}
+    values = found["values"][0]
+    assert "memory_usage_percentage" not in values
+    assert (values["power_usage_watts"], values["power_usage_percentage"], values["temperature_celsius"]) == (
+        72.0,
+        10.3,
+        34.0,
+    )

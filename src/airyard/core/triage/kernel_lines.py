@@ -17,6 +17,14 @@ from airyard.core.triage.moments import stamp_ms
 _LONGEST_TEXT = 500
 
 
+HINTS = re.compile(
+    rb"NVRM|Xid|fallen off|AER|PCIe Bus Error|oom|Killed process|lockup|LOCKUP|stalls|panic|EDAC|Hardware Error"
+    rb"|mlx|\bib|blocked for more|not responding|Lustre|ceph|I/O error|medium error|read-only|nvme|segfault"
+    rb"|version|fabricmanager"
+)
+"""Without one of these a line tells of no fault."""
+
+
 class KernelKind(Enum):
     """What a line tells of. The values are the rules' names; Xid and SXid are followed by their number."""
 
@@ -84,6 +92,15 @@ class KernelEvent:
     def rule(self) -> str:
         """The rule's name: ``xid.79``, ``gpu.off_bus``."""
         return f"{self.kind.value}.{self.code}" if self.code is not None else self.kind.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFinding:
+    """A line of a kernel's log that tells of a fault."""
+
+    event: KernelEvent
+    file: str
+    number: int
 
 
 _FACILITIES = (

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 
 from airyard.core.run import Cause
 from airyard.core.triage.causes import Action, FailureClass
-from airyard.core.triage.kernel_lines import KernelEvent, KernelKind
+from airyard.core.triage.kernel_lines import KernelEvent, KernelFinding, KernelKind
 from airyard.core.triage.nvlink import LinkVerdict, SwitchVerdict, link_event, switch_event, xid74
-from airyard.core.triage.reading import KernelFinding
 from airyard.core.triage.xid import Weight, xid_facts
 
 BURST_MS = 180_000
@@ -63,17 +62,17 @@ def bursts(findings: Sequence[KernelFinding]) -> list[list[KernelFinding]]:
 def faults(findings: Sequence[KernelFinding]) -> list[MachineFault]:
     """Return what each burst comes from, where it comes from anything."""
     found = [fault for burst in bursts(findings) if (fault := fault_of(burst)) is not None]
-    repeated = _repeated_soft(findings)
+    repeated = repeated_soft(findings)
     return [*found, repeated] if repeated is not None else found
 
 
 def fault_of(burst: Sequence[KernelFinding]) -> MachineFault | None:
     """Return the root of one burst: the strongest of its events, the earliest of equals."""
-    single = [fault for finding in burst if (fault := _single(finding, burst)) is not None]
-    if not single:
-        return _storm(burst)
-    root = max(single, key=lambda fault: (fault.hard, fault.precedence))
-    told = next((action for finding in burst if (action := _recovery(finding.event)) is not None), None)
+    found = [fault for finding in burst if (fault := single(finding, burst)) is not None]
+    if not found:
+        return storm(burst)
+    root = max(found, key=lambda fault: (fault.hard, fault.precedence))
+    told = next((action for finding in burst if (action := recovery(finding.event)) is not None), None)
     return replace(root, action=told) if told is not None else root
 
 
@@ -84,7 +83,7 @@ _RECOVERY = (
 )
 
 
-def _recovery(event: KernelEvent) -> Action | None:
+def recovery(event: KernelEvent) -> Action | None:
     """Return what the driver itself says of a cure, in an Xid 154: it knows better than any table."""
     if event.kind is not KernelKind.XID or event.code != 154:
         return None
@@ -164,7 +163,8 @@ _PASSING = frozenset({KernelKind.LINK_DOWN, KernelKind.FILE_SYSTEM})
 """What comes and goes by itself, at every start of a machine too: it counts where nothing else was seen."""
 
 
-def _single(finding: KernelFinding, burst: Sequence[KernelFinding]) -> MachineFault | None:
+def single(finding: KernelFinding, burst: Sequence[KernelFinding]) -> MachineFault | None:
+    """Return what one line of a burst is the sign of by itself."""
     event = finding.event
     if event.kind is KernelKind.XID and event.code is not None:
         return _xid(finding, event.code, burst)
@@ -243,7 +243,8 @@ def _sxid(finding: KernelFinding, code: int, burst: Sequence[KernelFinding]) -> 
     )
 
 
-def _storm(burst: Sequence[KernelFinding]) -> MachineFault | None:
+def storm(burst: Sequence[KernelFinding]) -> MachineFault | None:
+    """Return the fault of a link that corrects errors all the time."""
     corrected = [each for each in burst if each.event.kind is KernelKind.AER_CORRECTED]
     if len(corrected) < STORM:
         return None
@@ -263,7 +264,7 @@ def _storm(burst: Sequence[KernelFinding]) -> MachineFault | None:
 _SOFT_MMU = (13, 31)
 
 
-def _repeated_soft(findings: Sequence[KernelFinding]) -> MachineFault | None:
+def repeated_soft(findings: Sequence[KernelFinding]) -> MachineFault | None:
     """Judge repeated faults of addresses: one program everywhere is the program's; one GPU under many is the GPU's."""
     soft = [each for each in findings if each.event.kind is KernelKind.XID and each.event.code in _SOFT_MMU]
     if not soft:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from airyard.core.triage import kernel_lines
 from airyard.core.triage.job_lines import parse_line
-from airyard.core.triage.kernel_lines import KernelEvent, KernelKind, OffBus, kernel_event
+from airyard.core.triage.kernel_lines import KernelFinding, KernelKind, OffBus, kernel_event
 from airyard.core.triage.signatures import Signature, signature_of
 
 KEPT_LINES = 3
@@ -37,11 +37,6 @@ _JOB_WORDS = re.compile(
     rb"|must match|cannot be multiplied|KeyboardInterrupt|remote process exited|not initialized|\bRAM\b|em(?:ory)? us"
 )
 """Without one of these no signature can fit. Written in the case in which programs print them: that is what is fast."""
-_KERNEL_WORDS = re.compile(
-    rb"NVRM|Xid|fallen off|AER|PCIe Bus Error|oom|Killed process|lockup|LOCKUP|stalls|panic|EDAC|Hardware Error"
-    rb"|mlx|\bib|blocked for more|not responding|Lustre|ceph|I/O error|medium error|read-only|nvme|segfault"
-    rb"|version|fabricmanager"
-)
 _DIGITS = b"0123456789"
 _MOST_SHAPES = 50_000
 _LONGEST_SHAPE = 2_000
@@ -59,15 +54,6 @@ class Finding:
     host: str = ""
     device: int | None = None
     at_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelFinding:
-    """A line of a kernel's log that tells of a fault."""
-
-    event: KernelEvent
-    file: str
-    number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +127,7 @@ class Reader:
         self._rank = rank
         self._host = host
         self._kernel = kernel
-        self._words = _KERNEL_WORDS if kernel else _JOB_WORDS
+        self._words = kernel_lines.HINTS if kernel else _JOB_WORDS
         self._rest = b""
         self._number = 0
         self._found = Findings()

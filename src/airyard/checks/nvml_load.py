@@ -1,0 +1,135 @@
+"""Reads what changes while a GPU works: clocks, heat, power, counters; and the values that are kept as metrics.
+
+Owns: these calls to nvidia-ml-py. Must not know: what a reading means (``gpu_watch.py``). Calls may hang: it runs in
+the process of ``nvml_child.py``. What a device or driver does not tell is None, or left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+REPLAYS = "replays"
+_THERMAL_POLICY, _SW_THERMAL, _HW_THERMAL, _POWER_BRAKE = 75, 269, 270, 271
+_LINK_ERRORS = (52, 59, 208, 214, 215)
+"""Replays and recoveries of older links; received errors, recoveries that failed, recoveries of newer ones."""
+_SM_CLOCK = 1
+HARD_REASONS = 0x0C8
+"""Slowed down by the hardware: its own trip, heat, the power brake."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """One device at work. Times are nanoseconds since the driver was loaded."""
+
+    index: int
+    utilization: int | None = None
+    power_w: float | None = None
+    limit_w: float | None = None
+    clock_reasons: int | None = None
+    clock_mhz: int | None = None
+    temperature_c: int | None = None
+    thermal_ns: int | None = None
+    brake_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Counters of one device that only grow, until they are reset."""
+
+    index: int
+    replays: int | None = None
+    """Of its PCIe link."""
+    link_errors: int | None = None
+    """Of all its NVLinks."""
+
+
+class Asker:
+    """One device: asks, and gives None for what it does not tell."""
+
+    def __init__(self, nvml: ModuleType, index: int) -> None:
+        self._nvml = nvml
+        self.handle = self("nvmlDeviceGetHandleByIndex", index, bare=True)
+
+    def __call__(self, call: str, *arguments: Any, bare: bool = False) -> Any:
+        """Return what a call says of the device (``bare``: of its arguments alone)."""
+        if not bare and self.handle is None:
+            return None
+        try:
+            return getattr(self._nvml, call)(*(arguments if bare else (self.handle, *arguments)))
+        except self._nvml.NVMLError:
+            return None
+
+    def fields(self, *numbers: int) -> dict[int, int]:
+        """Return the fields that are told."""
+        found = self("nvmlDeviceGetFieldValues", list(numbers)) or []
+        return {
+            number: int(one.value.ullVal)
+            for number, one in zip(numbers, found, strict=False)
+            if one.nvmlReturn == 0
+        }
+
+
+def load(nvml: ModuleType, index: int) -> Load:
+    """Read one device at work. Cost: six calls."""
+    ask = Asker(nvml, index)
+    rates, power, limit = (
+        ask("nvmlDeviceGetUtilizationRates"),
+        ask("nvmlDeviceGetPowerUsage"),
+        ask("nvmlDeviceGetEnforcedPowerLimit"),
+    )
+    times = ask.fields(_THERMAL_POLICY, _SW_THERMAL, _HW_THERMAL, _POWER_BRAKE)
+    heat = (times.get(_THERMAL_POLICY), _sum(times.get(_SW_THERMAL), times.get(_HW_THERMAL)))
+    return Load(
+        index=index,
+        utilization=int(rates.gpu) if rates is not None else None,
+        power_w=power / 1000 if power is not None else None,
+        limit_w=limit / 1000 if limit is not None else None,
+        clock_reasons=ask("nvmlDeviceGetCurrentClocksEventReasons"),
+        clock_mhz=ask("nvmlDeviceGetClockInfo", _SM_CLOCK),
+        temperature_c=ask("nvmlDeviceGetTemperature", 0),
+        thermal_ns=max((one for one in heat if one is not None), default=None),
+        brake_ns=times.get(_POWER_BRAKE),
+    )
+
+
+def _sum(*values: int | None) -> int | None:
+    told = [value for value in values if value is not None]
+    return sum(told) if told else None
+
+
+def counts(nvml: ModuleType, index: int) -> Counts:
+    """Read the counters of one device. Cost: two calls."""
+    ask = Asker(nvml, index)
+    return Counts(
+        index=index,
+        replays=ask("nvmlDeviceGetPcieReplayCounter"),
+        link_errors=_sum(*ask.fields(*_LINK_ERRORS).values()),
+    )
+
+
+def values(nvml: ModuleType, index: int) -> dict[str, float]:
+    """Return the metrics of one device, by MLflow's names where it has one, without ``gpu_<i>_``. Cost: ten calls."""
+    ask = Asker(nvml, index)
+    told: dict[str, float] = {}
+    if (memory := ask("nvmlDeviceGetMemoryInfo")) is not None:
+        told["memory_usage_percentage"] = round(memory.used / memory.total * 100, 1)
+        told["memory_usage_megabytes"] = memory.used / 1e6
+    if (rates := ask("nvmlDeviceGetUtilizationRates")) is not None:
+        told["utilization_percentage"] = float(rates.gpu)
+    if (power_mw := ask("nvmlDeviceGetPowerUsage")) is not None:
+        told["power_usage_watts"] = power_mw / 1000
+        if limit_mw := ask("nvmlDeviceGetEnforcedPowerLimit"):
+            told["power_usage_percentage"] = round(power_mw / limit_mw * 100, 1)
+    plain = {
+        "temperature_celsius": ask("nvmlDeviceGetTemperature", 0),
+        "sm_clock_megahertz": ask("nvmlDeviceGetClockInfo", _SM_CLOCK),
+        "ecc_corrected_errors": ask("nvmlDeviceGetTotalEccErrors", 0, 0),
+        "ecc_uncorrected_errors": ask("nvmlDeviceGetTotalEccErrors", 1, 0),
+        "pcie_replays": ask("nvmlDeviceGetPcieReplayCounter"),
+    }
+    told.update({name: float(value) for name, value in plain.items() if value is not None})
+    if (reasons := ask("nvmlDeviceGetCurrentClocksEventReasons")) is not None:
+        told["throttled_by_hardware"] = float(bool(reasons & HARD_REASONS))
+    return told

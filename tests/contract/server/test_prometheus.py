@@ -1,0 +1,134 @@
+"""``/metrics``: what Prometheus reads, with a token only; names and labels are right, old samples are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from airyard.app.metrics_text import metrics_text
+from airyard.core.commands import CordonNodes, HealthReported
+from airyard.core.health.facts import Component, HealthEvent, Severity, Source
+from airyard.core.ids import MemberKey
+from airyard.core.state import ClusterState
+from airyard.ports.engine import Sample, Samples
+from airyard.server.gauges import FRESH_MS, MOST_SERIES, Gauges
+from server_yard import HEADERS, Yard
+
+LINE = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)\{((?:[a-z_]+="(?:[^"\\\n]|\\.)*",?)*)\} (-?[0-9.e+-]+)')
+NODE = "sim-1xa10-0"
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Iterator[Yard]:
+    one = Yard(tmp_path / "home")
+    yield one
+    one.stop()
+
+
+def scraped(yard: Yard, headers: dict[str, str] | None = None) -> httpx.Response:
+    async def scene() -> httpx.Response:
+        transport = httpx.ASGITransport(yard.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://yard") as client:
+            return await client.get("/metrics", headers=headers or {})
+
+    return asyncio.run(scene())
+
+
+def series(text: str) -> dict[str, float]:
+    """Return every line; fail for one that is not of the text form."""
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("#"):
+            assert re.fullmatch(r"# (HELP|TYPE) [a-z_]+ .+", line)
+            continue
+        match = LINE.fullmatch(line)
+        assert match is not None, line
+        name = f"{match[1]}{{{match[2]}}}"
+        assert name not in found
+        found[name] = float(match[3])
+    return found
+
+
+def event(rule: str, machine: str = "host", **more: Any) -> HealthEvent:
+    return HealthEvent(
+        event_id=f"{rule}{machine}",
+        rule=rule,
+        machine=machine,
+        at_ms=1,
+        component=Component.GPU,
+        severity=Severity.CRITICAL,
+        source=Source.KERNEL,
+        message="x",
+        **more,
+    )
+
+
+def test_it_needs_a_token(yard: Yard) -> None:
+    assert scraped(yard).status_code == 401
+    assert scraped(yard, {"authorization": "Bearer ayt_wrong"}).status_code == 401
+    assert scraped(yard, yard.as_attempt()).status_code in (401, 403)
+
+
+def test_nodes_their_health_and_what_was_sampled(yard: Yard) -> None:
+    now_ms = yard.context.clock.now_ms()
+    fault = event("xid.79", node=NODE, code=79)
+    yard.tell(HealthReported(events=(HealthEvent(**{**_fields(fault), "at_ms": now_ms}),)))
+    yard.tell(CordonNodes(nodes=("host-cpu-0",), by="ada", reason="a test"))
+    yard.context.gauges.reported([fault, event("xid.79")])
+    values = {"gpu_0_temperature_celsius": 71.0, "disk_usage_megabytes": 3_406_213.5}
+    sample = Sample(key=MemberKey(1, 0, 0), node=NODE, time_ms=now_ms, values=values)
+    yard.context.gauges.sampled(Samples(samples=(sample,)), now_ms)
+    answer = scraped(yard, HEADERS)
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = series(answer.text)
+    assert found['airyard_node_up{node="host-cpu-0",machine="host",accelerator="CPU"}'] == 1
+    assert found['airyard_node_cordoned{node="host-cpu-0"}'] == 1
+    assert found['airyard_node_cordoned{node="host-cpu-1"}'] == 0
+    assert found['airyard_node_health{node="host-cpu-0",state="healthy"}'] == 1
+    assert found[f'airyard_node_health_score{{node="{NODE}"}}'] >= 6
+    assert [name for name in found if name.startswith(f'airyard_node_health{{node="{NODE}"')] != [
+        f'airyard_node_health{{node="{NODE}",state="healthy"}}'
+    ]
+    assert found['airyard_health_events_total{machine="host",rule="xid.79",severity="critical"}'] == 2
+    assert found[f'airyard_gpu_temperature_celsius{{node="{NODE}",gpu="0"}}'] == 71
+    assert found[f'airyard_node_disk_usage_megabytes{{node="{NODE}"}}'] == 3_406_213.5
+    assert found['airyard_runs{state="queued"}'] == 0
+
+
+def _fields(one: HealthEvent) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in HealthEvent.__dataclass_fields__}
+
+
+def test_samples_that_are_old_are_gone() -> None:
+    gauges = Gauges()
+    sample = Sample(key=MemberKey(1, 0, 0), node="n", time_ms=0, values={"x": 1.0})
+    gauges.sampled(Samples(samples=(sample,)), 1_000)
+    assert len(gauges.fresh(1_000 + FRESH_MS - 1)) == 1
+    assert gauges.fresh(1_000 + FRESH_MS) == []
+    assert gauges.fresh(1_000) == []
+
+
+def test_series_do_not_grow_without_bound() -> None:
+    gauges = Gauges()
+    gauges.reported([event(f"xid.{number}") for number in range(MOST_SERIES + 10)])
+    found = dict(gauges.events())
+    assert len(found) == MOST_SERIES + 1
+    assert found["", "other", "CRITICAL"] == 10
+
+
+def test_names_of_others_cannot_break_the_form() -> None:
+    odd = 'a"b\\c\nd'
+    text = metrics_text(
+        ClusterState(),
+        [(odd, "gpu_1_odd name-é", 1.5), (odd, "x", float(1 << 40))],
+        [(("m", odd, "INFO"), 1)],
+    )
+    found = series(text)
+    assert found['airyard_gpu_odd_name__{node="a\\"b\\\\c\\nd",gpu="1"}'] == 1.5
+    assert found['airyard_node_x{node="a\\"b\\\\c\\nd"}'] == 1 << 40
