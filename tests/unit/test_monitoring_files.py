@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from airyard.core.health.states import HealthState
-from airyard.core.state import Breaker
+from airyard.core.health.states import Breaker, HealthState
 from core_yard import Yard, node
 
 ROOT = Path(__file__).resolve().parents[2]
