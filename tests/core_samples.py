@@ -14,7 +14,7 @@ from airyard.core.access.logins import Login
 from airyard.core.access.roles import Kind, Role, Scope
 from airyard.core.access.tokens import Token
 from airyard.core.cluster import Device, Machine, Node
-from airyard.core.health.facts import Remedy, Retest, Severity
+from airyard.core.health.facts import Component, Remedy, Retest, Severity
 from airyard.core.health.states import HealthState, Hit, NodeHealth
 from airyard.core.meeting import Meeting
 from airyard.core.policy import (
@@ -46,11 +46,13 @@ from airyard.core.run import (
     Outcome,
     Run,
     RunState,
+    StallNote,
     StopReason,
     StopRequest,
     Tracking,
     TrackingState,
 )
+from airyard.core.triage.causes import Action, EvidenceLine, FailureCause, FailureClass, Judgement
 from airyard.core.workload import Compute, Priority, Workload
 
 MACHINE = Machine(
@@ -185,6 +187,40 @@ MEMBER = Member(
     logs_given_up=True,
     last_report=4,
 )
+STALL = StallNote(
+    case="BEHIND",
+    ranks=(3,),
+    nodes=("n1",),
+    step=90,
+    at_ms=14,
+    message="no step for 70 s",
+    confidence=0.8,
+    suspect_node="n1",
+    evidence=("rank 3 on n1",),
+    over_ms=15,
+)
+JUDGEMENT = Judgement(
+    verdict=FailureCause(
+        failure_class=FailureClass.HARDWARE,
+        cause=Cause.DEVICE,
+        action=Action.CORDON_REBOOT,
+        rule="xid.79",
+        message="the GPU has fallen off the bus",
+        next_step="reboot it",
+        confidence=0.9,
+        first_rank=3,
+        blamed_node="m1",
+        blamed_device="GPU-1",
+        confirmed=True,
+        evidence=(
+            EvidenceLine(file="node 1 stderr", number=7, text="CUDA error", rank=3, at_ms=12, kernel=True),
+        ),
+        cascade=("torch.watchdog",),
+    ),
+    logs=1,
+    members=2,
+    missing="the end of the logs of node 0",
+)
 ATTEMPT = Attempt(
     run_id=5,
     number=2,
@@ -208,6 +244,10 @@ ATTEMPT = Attempt(
     outcome=Outcome.LOST,
     cause=Cause.NODE,
     pool="h100",
+    stall=STALL,
+    verdict_until_ms=17,
+    judged_ms=16,
+    judgement=JUDGEMENT,
 )
 RUN = Run(
     run_id=5,
@@ -230,6 +270,7 @@ RUN = Run(
     not_before_ms=5,
     avoid_nodes=("m2",),
     last_crash=("00ff", 6),
+    text_excuses=2,
     started_ms=7,
     ended_ms=8,
     outcome=Outcome.FAILED,
@@ -262,6 +303,7 @@ HEALTH = NodeHealth(
             retest=Retest.T3,
             message="the GPU is off the bus",
             evidence=("NVRM: Xid (PCI:0000:1b:00): 79",),
+            component=Component.GPU,
         ),
     ),
     rule="xid.79",
@@ -301,6 +343,7 @@ SAMPLES: tuple[e.Event, ...] = (
     e.BreakerReset(pool="h100", by="op"),
     e.KeysExpired(before_ms=4),
     e.LeaseDeclared(lease_ms=24_000, longest_ms=3_600_000),
+    e.JudgingDeclared(wait_ms=5_000),
     e.RunSubmitted(run=RUN),
     e.RunResumed(run=RUN, by="ada"),
     e.AttemptPlaced(run_id=5, attempt=ATTEMPT, simulated=True),
@@ -325,6 +368,10 @@ SAMPLES: tuple[e.Event, ...] = (
     e.MemberLogsClosed(run_id=5, attempt=2, member=1, report=5, logs=LOGS),
     e.MemberLogsGivenUp(run_id=5, attempt=2, member=1, reason="too late"),
     e.StopOrdered(run_id=5, attempt=2, stop=STOP),
+    e.AttemptStalled(run_id=5, attempt=2, stall=STALL),
+    e.AttemptMovedOn(run_id=5, attempt=2),
+    e.VerdictAwaited(run_id=5, attempt=2, until_ms=8),
+    e.AttemptJudged(run_id=5, attempt=2, judgement=JUDGEMENT),
     e.AttemptEnded(run_id=5, attempt=2, outcome=Outcome.LOST, cause=Cause.NODE, failure=FAILURE),
     e.TrackingChanged(run_id=5, attempt=2, tracking=TRACKING),
     e.RunQueuedAgain(
@@ -336,6 +383,7 @@ SAMPLES: tuple[e.Event, ...] = (
         recent_faults_ms=(4,),
         avoid_nodes=("m1",),
         last_crash=("00ff", 5),
+        text_excuses=1,
     ),
     e.RunUpdated(
         run_id=5,

@@ -59,7 +59,10 @@ def test_the_runner_loads_the_standard_library_core_and_node_only(module: str) -
     foreign = sorted(
         name
         for name in loaded
-        if inside(name, "airyard") and name != "airyard" and not inside(name, "airyard.core", "airyard.node")
+        if inside(name, "airyard")
+        and name != "airyard"
+        # The runner reads what user code writes by airyard.steps, which stands alone and has the layout of its files.
+        and not inside(name, "airyard.core", "airyard.node", "airyard.steps")
     )
     assert not foreign, f"{module} loads rooms it may not: {', '.join(foreign)}"
 

@@ -320,8 +320,8 @@ class Control:
         delta = Delta(
             seq=state.seq,
             fresh=fresh,
-            runs=tuple(run for _, run in touched if run is not None and run.state is not RunState.ENDED),
-            gone=tuple(run_id for run_id, run in touched if run is None or run.state is RunState.ENDED),
+            runs=tuple(run for _, run in touched if run is not None and not _is_over(run)),
+            gone=tuple(run_id for run_id, run in touched if run is None or _is_over(run)),
             ended=tuple(self._ended),
             nodes=node_views(state) if new_nodes else None,
             policy=state.policy if new_policy else None,
@@ -374,3 +374,9 @@ def _touched(recorded: Sequence[Recorded]) -> list[int] | None:
         if run_id is not None:
             found.append(run_id)
     return found
+
+
+def _is_over(run: Run) -> bool:
+    """True when a run is no matter of the planner's: it has ended, or holds nothing and is being judged."""
+    held = run.state is RunState.ACTIVE and run.attempt is not None and run.attempt.gone
+    return run.state is RunState.ENDED or held

@@ -131,6 +131,7 @@ class OrderDesk:
             "limits": _limits(run, member, node),
             "run_as": {"user": run.unix_user, "allow_root": self.allow_root} if run.unix_user else None,
             "stop": {"signal": workload.preemption.signal, "grace_s": grace_of(run)},
+            "hang": workload.hang.to_json(),
         }
 
     def _secrets(self, run: Run, member: Member) -> tuple[dict[str, str], list[str], str | None]:

@@ -29,6 +29,8 @@ def status_of(run: Run) -> str:
         return run.outcome.value
     if run.state is RunState.QUEUED or run.attempt is None:
         return "QUEUED"
+    if run.attempt.gone:
+        return _ACTIVE_STATUS[AttemptState.STOPPING]
     return _ACTIVE_STATUS[run.attempt.state]
 
 

@@ -24,6 +24,7 @@ from airyard.core.run import (
     Outcome,
     Run,
     RunState,
+    StallNote,
     StopReason,
     StopRequest,
     Tracking,
@@ -136,6 +137,7 @@ def explanation(run: Run, lights: Lights = NO_LIGHTS, away: Collection[str] = ()
         "evidence": {},
         "position": None,
         "evicted": _evicted(run),
+        "judgement": _last_judgement(run),
         "fix": None,
     }
     if pending is not None:
@@ -160,6 +162,8 @@ def explanation(run: Run, lights: Lights = NO_LIGHTS, away: Collection[str] = ()
     stop = f"; asked to stop ({attempt.stop.reason.value}) by {attempt.stop.by}" if attempt.stop else ""
     if attempt.stop is not None and attempt.stop.message:
         stop += f": {attempt.stop.message}"
+    if attempt.gone:
+        stop = "; its end waits some seconds for the verdict on its logs"
     lost = sorted({m.machine for m in attempt.members if m.machine in away and not m.released})
     return out | {
         "reason": status_of(run),
@@ -188,6 +192,28 @@ def _confirm(lost: Sequence[str]) -> Document | None:
         "text": f"wait until its lease is over; if you know that it is dead, `airyard confirm-dead {lost[0]}`",
         "command": f"airyard confirm-dead {lost[0]}",
     }
+
+
+def judgement_document(attempt: Attempt) -> Document | None:
+    """Return what triage made of an attempt, if it failed and was judged."""
+    judgement, judged_ms = attempt.judgement, attempt.judged_ms
+    if judgement is None or judged_ms is None:
+        return None
+    return {
+        "attempt": attempt.number,
+        "at": rfc3339(judged_ms),
+        "in_time": attempt.ended_ms is None or judged_ms <= attempt.ended_ms,
+        "logs": judgement.logs,
+        "members": judgement.members,
+        "missing": judgement.missing,
+        "verdict": judgement.verdict.as_json() if judgement.verdict is not None else None,
+    }
+
+
+def _last_judgement(run: Run) -> Document | None:
+    """Return the judgement on the attempt after which the run ended or waits; of a live one that on the one before."""
+    ended = [attempt for attempt in run.attempts if not attempt.live]
+    return judgement_document(ended[-1]) if ended else None
 
 
 def _evicted(run: Run) -> Document | None:
@@ -294,9 +320,11 @@ def _attempt_document(run: Run, attempt: Attempt, lights: Lights) -> Document:
         "ended_at": rfc3339(attempt_end_ms(attempt)),
         "stop": _stop(attempt.stop),
         "checkpoint": _checkpoint(attempt.checkpoint),
+        "stall": _stall(attempt.stall),
         "members": [_member(each) for each in attempt.members],
         "tracking": _tracking(attempt.tracking, lights),
         "failure": _failure(run.run_id, attempt.failure, attempt.number),
+        "judgement": judgement_document(attempt),
     }
 
 
@@ -310,6 +338,23 @@ def _stop(stop: StopRequest | None) -> Document | None:
         "message": stop.message,
         "for_run": stop.for_run,
         "rule": stop.rule or None,
+    }
+
+
+def _stall(stall: StallNote | None) -> Document | None:
+    if stall is None:
+        return None
+    return {
+        "case": stall.case,
+        "ranks": list(stall.ranks),
+        "nodes": list(stall.nodes),
+        "step": stall.step,
+        "at": rfc3339(stall.at_ms),
+        "over_at": rfc3339(stall.over_ms or None),
+        "message": stall.message,
+        "confidence": stall.confidence,
+        "suspect_node": stall.suspect_node or None,
+        "evidence": list(stall.evidence),
     }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
-from airyard.cli import formats
+from airyard.cli import formats, verdict_text
 from airyard.cli.formats import about, duration, plural
 
 Found = Mapping[str, Any]
@@ -20,9 +20,10 @@ MOMENTS = frozenset({"begin_ms", "not_before_ms", "from_ms"})
 
 def page(found: Found, zone: tzinfo | None = None, now: datetime | None = None) -> str:
     """Return everything ``explain`` shows."""
-    pairs = [*_waiting(found, zone, now), *_running(found, zone, now), *_both(found, zone)]
+    pairs = [*_waiting(found, zone, now), *_running(found, zone, now), *_both(found, zone), *_progress(found)]
     evidence = found.get("evidence") or {}
     pairs += _facts(evidence, {found.get("reason"), found.get("message")}, zone)
+    pairs += verdict_text.short(found.get("judgement"))
     pairs.append(("estimates", estimates(found.get("estimates"))))
     pairs += [("not told" if not place else "", _not_told(one)) for place, one in enumerate(_untold(found))]
     pairs.append(("next", _next(found)))
@@ -180,6 +181,22 @@ def _both(found: Found, zone: tzinfo | None) -> Iterator[Pair]:
             yield "" if place else name, f"{one['text']} ({formats.clock_time(one['at'], zone)})"
         if told.get("count", 0) > len(shown):
             yield "", f"and {told['count'] - len(shown)} more"
+
+
+def _progress(found: Found) -> Iterator[Pair]:
+    """Yield what the run tells of its steps: whether it makes any, who holds it up, and who is slow."""
+    told = found.get("progress")
+    if not told:
+        return
+    yield "step", told["step"]
+    stall = told.get("stall")
+    if stall:
+        yield "stalled", f"{stall['text']} (confidence {stall['confidence']:.0%})"
+        for each in stall["evidence"]:
+            for line in str(each).splitlines():
+                yield "", line
+    for place, one in enumerate(told.get("stragglers") or []):
+        yield "" if place else "slow", one["text"]
 
 
 def _facts(evidence: Mapping[str, Any], said: set[object], zone: tzinfo | None = None) -> Iterator[Pair]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
-from airyard.cli import formats
+from airyard.cli import formats, verdict_text
 from airyard.cli.formats import duration, moment, paint, paint_status, plural
 
 Run = Mapping[str, Any]
@@ -190,6 +190,9 @@ def page(run: Run, *, colour: bool, zone: tzinfo | None = None) -> str:
     if run.get("failure") and run.get("outcome") != "SUCCEEDED":
         failed = paint("failure", "red", colour)
         parts.append(f"{failed}  {failure_text(run['failure'])}\nnext     {next_step(run, logs_shown=False)}")
+    judgement = next((one["judgement"] for one in reversed(attempts) if one.get("judgement")), None)
+    if judgement is not None and run.get("outcome") != "SUCCEEDED":
+        parts.append(f"attempt {judgement['attempt']}\n{formats.fields(verdict_text.short(judgement))}")
     return "\n\n".join(parts)
 
 

@@ -87,6 +87,23 @@ class RunRetest:
     simulated: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeAttempt:
+    """Have a failed attempt judged; answer with VerdictReached. ``until_ms``: evidence may be waited for until then."""
+
+    run_id: int
+    attempt: int
+    until_ms: int
+
+
 Action = (
-    StartMember | KillMember | ShipLogs | ForgetMember | OpenTracking | CloseTracking | RunRemedy | RunRetest
+    StartMember
+    | KillMember
+    | ShipLogs
+    | ForgetMember
+    | OpenTracking
+    | CloseTracking
+    | RunRemedy
+    | RunRetest
+    | JudgeAttempt
 )

@@ -16,8 +16,9 @@ from airyard.core.health.states import RemedyOutcome
 from airyard.core.ids import MemberKey
 from airyard.core.meeting import Meeting
 from airyard.core.policy import Policy, Reservation
-from airyard.core.run import Checkpoint, Exit, LogClose, Run, Tracking
+from airyard.core.run import Checkpoint, Exit, LogClose, Run, StallNote, Tracking
 from airyard.core.scheduling.plan import Plan
+from airyard.core.triage.causes import Judgement
 from airyard.core.workload import Priority, Workload
 
 
@@ -333,6 +334,31 @@ class TrackingAnswered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GangJudged:
+    """The verdict on a gang's steps; None: it makes some."""
+
+    run_id: int
+    attempt: int
+    stall: StallNote | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclareJudging:
+    """This server judges failed attempts; ends that their owners would pay for wait so long for it."""
+
+    wait_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictReached:
+    """Triage has judged an attempt; said again, or of an attempt that is not known any more, it changes nothing."""
+
+    run_id: int
+    attempt: int
+    judgement: Judgement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time has passed; deadlines are looked at."""
 
@@ -359,6 +385,7 @@ Command = (
     | RevokeToken
     | MemberReports
     | TrackingAnswered
+    | GangJudged
     | DeclareLease
     | HealthReported
     | RemedyDone
@@ -366,5 +393,7 @@ Command = (
     | SetMaintenance
     | AcquitNodes
     | ResetBreaker
+    | DeclareJudging
+    | VerdictReached
     | Tick
 )

@@ -22,9 +22,11 @@ from airyard.core.run import (
     LogClose,
     Outcome,
     Run,
+    StallNote,
     StopRequest,
     Tracking,
 )
+from airyard.core.triage.causes import Judgement
 from airyard.core.workload import Priority
 
 
@@ -127,6 +129,13 @@ class LeaseDeclared:
 
     lease_ms: int
     longest_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgingDeclared:
+    """From now on failed attempts are judged; the end of one that its owner would pay for waits so long for it."""
+
+    wait_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,6 +327,41 @@ class StopOrdered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStalled:
+    """The gang makes no steps, or the verdict on that is another one than before."""
+
+    run_id: int
+    attempt: int
+    stall: StallNote
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptMovedOn:
+    """A gang that made no steps makes some again."""
+
+    run_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictAwaited:
+    """A verdict on a failed attempt is due; where the attempt has not ended, its end waits until then at most."""
+
+    run_id: int
+    attempt: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptJudged:
+    """What triage made of a failed attempt; after the attempt's end it changes nothing of what followed."""
+
+    run_id: int
+    attempt: int
+    judgement: Judgement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnded:
     """All members are gone and the gang was judged."""
 
@@ -349,6 +393,7 @@ class RunQueuedAgain:
     recent_faults_ms: tuple[int, ...]
     avoid_nodes: tuple[str, ...]
     last_crash: tuple[str, int] | None
+    text_excuses: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,6 +450,7 @@ ClusterEvent = (
     | BreakerReset
     | KeysExpired
     | LeaseDeclared
+    | JudgingDeclared
     | PolicyDeclared
     | ReservationMade
     | ReservationEnded
@@ -424,6 +470,10 @@ AttemptEvent = (
     | MemberLogsClosed
     | MemberLogsGivenUp
     | StopOrdered
+    | AttemptStalled
+    | AttemptMovedOn
+    | VerdictAwaited
+    | AttemptJudged
     | AttemptEnded
     | TrackingChanged
 )

@@ -51,6 +51,7 @@ def _queued_again(event: events.RunQueuedAgain, run: Run, at_ms: int) -> Run:
         recent_faults_ms=event.recent_faults_ms,
         avoid_nodes=event.avoid_nodes,
         last_crash=event.last_crash,
+        text_excuses=event.text_excuses,
     )
 
 
@@ -209,6 +210,31 @@ def _stop(event: events.StopOrdered, run: Run, at_ms: int) -> Run:
         ),
     )
     return _with(run, replace(attempt, stop=stop, orders=(*attempt.orders, order)))
+
+
+@_evolve.register
+def _stalled(event: events.AttemptStalled, run: Run, at_ms: int) -> Run:
+    return _with(run, replace(_attempt(run, event.attempt), stall=event.stall))
+
+
+@_evolve.register
+def _moved_on(event: events.AttemptMovedOn, run: Run, at_ms: int) -> Run:
+    attempt = _attempt(run, event.attempt)
+    stall = replace(attempt.stall, over_ms=at_ms) if attempt.stall is not None else None
+    return _with(run, replace(attempt, stall=stall))
+
+
+@_evolve.register
+def _awaited(event: events.VerdictAwaited, run: Run, at_ms: int) -> Run:
+    return _with(run, replace(_attempt(run, event.attempt), verdict_until_ms=event.until_ms))
+
+
+@_evolve.register
+def _judged(event: events.AttemptJudged, run: Run, at_ms: int) -> Run:
+    attempt = _attempt(run, event.attempt)
+    if attempt.judgement is not None:
+        raise IllegalTransition(f"attempt {attempt.key} cannot be judged: it was already")
+    return _with(run, replace(attempt, judged_ms=at_ms, judgement=event.judgement))
 
 
 @_evolve.register

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from airyard.core.cause import Cause as Cause  # it is spoken of as the run's everywhere
 from airyard.core.ids import AttemptKey, MemberKey
 from airyard.core.meeting import LOOPBACK, Meeting, meeting_addresses
+from airyard.core.triage.causes import Judgement
 from airyard.core.workload import Workload
 
 
@@ -55,23 +57,6 @@ class Outcome(Enum):
     LOST = "LOST"
 
 
-class Cause(Enum):
-    """Whose matter a bad end is; decides what happens next (``decide.retries``)."""
-
-    USER_CODE = "USER_CODE"
-    DATA = "DATA"
-    USER_LIMIT = "USER_LIMIT"
-    ENVIRONMENT = "ENVIRONMENT"
-    PREEMPTED = "PREEMPTED"
-    OPERATOR = "OPERATOR"
-    NODE = "NODE"
-    DEVICE = "DEVICE"
-    NETWORK = "NETWORK"
-    STORAGE = "STORAGE"
-    PLATFORM = "PLATFORM"
-    CANCELLED = "CANCELLED"
-
-
 class StopReason(Enum):
     """Why an attempt is being stopped."""
 
@@ -83,6 +68,7 @@ class StopReason(Enum):
     NOT_READY = "NOT_READY"
     DEVICE_FAULT = "DEVICE_FAULT"
     NODE_FAULT = "NODE_FAULT"
+    STALLED = "STALLED"
 
 
 class TrackingState(Enum):
@@ -218,6 +204,23 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StallNote:
+    """That an attempt made no steps, and the verdict on it; its terms are those of ``core.health.hangs``."""
+
+    case: str
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...]
+    step: int
+    at_ms: int
+    message: str
+    confidence: float = 0.0
+    suspect_node: str = ""
+    evidence: tuple[str, ...] = ()
+    over_ms: int = 0
+    """When it made steps again; 0: not yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One try of a run on one placement; all its members share one fate."""
 
@@ -244,6 +247,13 @@ class Attempt:
     cause: Cause | None = None
     pool: str = ""
     """The pool whose devices it holds; empty in records from before pools were declared."""
+    stall: StallNote | None = None
+    """The last time that it made no steps."""
+    verdict_until_ms: int | None = None
+    """Until when its end, or more evidence, waits for the verdict on it; None: nobody was asked for one."""
+    judged_ms: int | None = None
+    judgement: Judgement | None = None
+    """What triage made of it, if it failed."""
 
     @property
     def key(self) -> AttemptKey:
@@ -253,6 +263,11 @@ class Attempt:
     def member_key(self, index: int) -> MemberKey:
         """The key of one member."""
         return MemberKey(self.run_id, self.number, index)
+
+    @property
+    def gone(self) -> bool:
+        """True when no member holds anything any more; its end may still wait for the verdict on it."""
+        return all(member.released for member in self.members)
 
     @property
     def live(self) -> bool:
@@ -302,6 +317,8 @@ class Run:
     not_before_ms: int = 0
     avoid_nodes: tuple[str, ...] = ()
     last_crash: tuple[str, int] | None = None
+    text_excuses: int = 0
+    """Retries that cost nothing on the word of job logs alone; a job could print anything, so they are few."""
     started_ms: int | None = None
     ended_ms: int | None = None
     outcome: Outcome | None = None

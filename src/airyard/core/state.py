@@ -70,6 +70,8 @@ class ClusterState:
     """By the pool in which no node is taken out any more."""
     lease_longest_ms: int = 0
     """The longest lease that any runner may count; 0: none was ever granted."""
+    verdict_wait_ms: int | None = None
+    """So long the end of an attempt waits for the verdict on it; None: nobody judges attempts."""
     offers: tuple[tuple[Node, int], ...] | None = field(default=None, compare=False)
     """Nodes that differ in what they offer, and how many there are of each; None until somebody asks."""
     departed: dict[int, Run] = field(default_factory=dict, compare=False)
@@ -106,6 +108,7 @@ class ClusterState:
             stories=dict(self.stories),
             breakers=dict(self.breakers),
             lease_longest_ms=self.lease_longest_ms,
+            verdict_wait_ms=self.verdict_wait_ms,
             tokens=dict(self.tokens),
             spent=dict(self.spent),
             offers=self.offers,
@@ -155,6 +158,8 @@ class ClusterState:
                 self.breakers.pop(event.pool, None)
             case events.LeaseDeclared():
                 self.lease_longest_ms = event.longest_ms
+            case events.JudgingDeclared():
+                self.verdict_wait_ms = event.wait_ms
             case events.KeysExpired():
                 self.keys = {key: noted for key, noted in self.keys.items() if noted.at_ms >= event.before_ms}
                 self.shares_keys = False
@@ -376,6 +381,7 @@ class ClusterState:
             "stories": ([name, codec.encode(steps)] for name, steps in self.stories.items()),
             "breakers": ([pool, codec.encode(one)] for pool, one in self.breakers.items()),
             "lease_longest_ms": self.lease_longest_ms,
+            "verdict_wait_ms": self.verdict_wait_ms,
             "tokens": map(codec.encode, self.tokens.values()),
             "spent": ([key, codec.encode(used)] for key, used in self.spent.items()),
         }
@@ -418,6 +424,7 @@ class ClusterState:
             },
             breakers={pool: codec.decode(Breaker, one) for pool, one in data.get("breakers", ())},
             lease_longest_ms=data.get("lease_longest_ms", 0),
+            verdict_wait_ms=data.get("verdict_wait_ms"),
             tokens={item["token_id"]: codec.decode(Token, item) for item in data.get("tokens", ())},
             spent={key: codec.decode(Spent, used) for key, used in data.get("spent", ())},
         )

@@ -247,6 +247,32 @@ class PreemptionRules:
         )
 
 
+class HangAction(Enum):
+    """What becomes of a gang that makes no steps."""
+
+    REPORT = "report"
+    RESTART = "restart"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HangRules:
+    """When a gang that tells of its steps counts as hanging, and what is done then."""
+
+    timeout_s: int | None = None
+    """None: it follows from the step times."""
+    action: HangAction = HangAction.REPORT
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {"timeout_s": self.timeout_s, "action": self.action.value}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> HangRules:
+        """Rebuild from ``to_json``."""
+        return cls(timeout_s=data.get("timeout_s"), action=HangAction(data.get("action", "report")))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracking:
     """Where the MLflow run of each attempt goes and what it is called."""
@@ -413,6 +439,7 @@ class Workload:
     """Per attempt, counted from RUNNING."""
     timeouts: Timeouts = field(default_factory=Timeouts)
     preemption: PreemptionRules = field(default_factory=PreemptionRules)
+    hang: HangRules = field(default_factory=HangRules)
     tracking: Tracking = field(default_factory=Tracking)
     notify: tuple[NotifyRule, ...] = ()
     permissions: tuple[Permission, ...] = ()
@@ -464,6 +491,8 @@ class Workload:
         out = self._json()
         if self.notify:
             out["notify"] = [rule.to_json() for rule in self.notify]
+        if self.hang != HangRules():
+            out["hang"] = self.hang.to_json()
         return out if self.run_as is None else {**out, "run_as": self.run_as}
 
     def _json(self) -> dict[str, Any]:
@@ -513,6 +542,7 @@ class Workload:
             attempt_timeout_s=data.get("attempt_timeout_s"),
             timeouts=Timeouts.from_json(data.get("timeouts", {})),
             preemption=PreemptionRules.from_json(data.get("preemption", {})),
+            hang=HangRules.from_json(data.get("hang", {})),
             tracking=Tracking.from_json(data.get("tracking", {})),
             notify=tuple(NotifyRule.from_json(rule) for rule in data.get("notify", ())),
             permissions=tuple(Permission.from_json(grant) for grant in data.get("permissions", ())),

@@ -175,13 +175,16 @@ class Agent:
             detail = f"{attempt.detail}: {before.detail}" if before.detail else attempt.detail
             attempt = replace(attempt, detail=detail)
         self._take_up(attempt)
+        self._tell_end(attempt)
+        if attempt.state is not Seen.ALIVE and attempt.key in self._forgotten:
+            self._forget(None, {"key": attempt.key})
+
+    def _tell_end(self, attempt: Attempt) -> None:
         if attempt.state is Seen.EXITED:
             self._hub.broadcast({"event": "exited", "key": attempt.key, "exit": attempt.exit})
         elif attempt.state is Seen.DIED:
             push = {"event": "died", "key": attempt.key, "cause": attempt.cause, "detail": attempt.detail}
             self._hub.broadcast(push)
-        if attempt.state is not Seen.ALIVE and attempt.key in self._forgotten:
-            self._forget(None, {"key": attempt.key})
 
     def _sweep(self) -> None:
         """Look again at runners that could not be watched, and keep a zygote warm."""
@@ -349,6 +352,8 @@ class Agent:
             self._hub.broadcast({"event": "died", "key": key, "cause": "PLATFORM", "detail": detail})
             return {}
         if known.state is not Seen.ALIVE:
+            # Whoever asks has not heard of its end, or would not ask.
+            self._tell_end(known)
             return {}
         self._known[key] = replace(known, cause="PLATFORM", detail=reason)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from airyard.node.flight import variables as flight_variables
 from airyard.node.identity import Identity
 from airyard.node.job_files import PASSAGE, make_folder, write_file
 from airyard.node.trust import VARIABLE as CA_VARIABLE
@@ -36,6 +37,7 @@ PROTECTED = frozenset({
     "NUM_NODES", "NODE_RANK", "POD_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
     "LOCAL_ADDR", "CUDA_VISIBLE_DEVICES",
 })  # fmt: skip
+_NO_WORD_ON_HANGS = {"timeout_s": None, "action": "report"}
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -75,8 +77,11 @@ def airyard_variables(
     token: str,
     network: Mapping[str, str] = MappingProxyType({}),
     ca_file: Path | None = None,
+    bin_folder: Path | None = None,
 ) -> dict[str, str]:
     """Return Airyard's own variables for this member; ``network`` are those for NCCL and gloo.
+
+    ``bin_folder`` is the environment's.
 
     ``ca_file`` is where the command finds the CA of the server's certificate, where that is a private one.
     """
@@ -96,6 +101,7 @@ def airyard_variables(
         "AIRYARD_ATTEMPT": str(order["attempt"]),
         "AIRYARD_STOP_FILE": str(places.stop_file),
         "AIRYARD_CHECKPOINT_ACK": str(places.acknowledgement_file),
+        "AIRYARD_PROGRESS_DIR": str(places.acknowledgement_file.parent),
         "AIRYARD_CHECKPOINT_DIR": str(places.checkpoints),
         "AIRYARD_OUTPUT_DIR": str(places.output),
         "AIRYARD_SCRATCH": str(places.scratch),
@@ -104,6 +110,11 @@ def airyard_variables(
         variables["CODE_SOURCE_PATH"] = variables["CODE_SOURCE"] = str(places.code)
     if order.get("parameters") is not None:
         variables["HYPERPARAMETERS_PATH"] = str(places.control / "hyperparameters.yaml")
+    if int(order["world_size"]) > 1:
+        at_once = (order.get("hang") or _NO_WORD_ON_HANGS) != _NO_WORD_ON_HANGS
+        users = {*(order.get("variables") or {}), *(order.get("secrets") or {})}
+        folder = places.acknowledgement_file.parent
+        variables.update(flight_variables(folder, at_once=at_once, users=users, bin_folder=bin_folder))
     if order.get("simulated"):
         variables["AIRYARD_SIMULATED"] = "1"
     if ca_file is not None:

@@ -47,6 +47,7 @@ from airyard.node.machine_events import (
     ServerAnswered,
     SetTimer,
     Signal,
+    StepsSeen,
     Timer,
     TimerFired,
     TreeGone,
@@ -293,6 +294,16 @@ def _on_progress(state: RunnerState, event: ProgressMade, now_ms: int) -> Step:
     if state.phase is not Phase.PREPARING or state.ending:
         return state, []
     state, report = _report(state, "PROGRESS", {"phase": event.phase, "detail": event.detail}, now_ms)
+    return state, [report]
+
+
+def _on_steps(state: RunnerState, event: StepsSeen, now_ms: int) -> Step:
+    if state.phase is not Phase.RUNNING:
+        return state, []
+    newest = max((int(rank["step"]) for rank in event.ranks), default=0)
+    # A server of the release before takes phase and detail, and leaves the rest.
+    body = {"phase": "running", "detail": f"step {newest}", "ranks": [dict(rank) for rank in event.ranks]}
+    state, report = _report(state, "PROGRESS", body, now_ms)
     return state, [report]
 
 
@@ -580,6 +591,7 @@ _HANDLERS: dict[type, Callable[[RunnerState, Any, int], Step]] = {
     LogsShipped: _on_shipped,
     ReportAcknowledged: _on_acknowledged,
     CheckpointSeen: _on_checkpoint,
+    StepsSeen: _on_steps,
     TimerFired: _on_timer,
     ServerAnswered: _on_answered,
     AttemptOver: _on_over,

@@ -152,6 +152,13 @@ class CheckpointSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepsSeen:
+    """What the beats of the member's ranks say, as it goes over the wire."""
+
+    ranks: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired:
     """A timer's time has come."""
 
@@ -173,8 +180,8 @@ class AttemptOver:
 
 Event = (
     OrderReceived | ProgressMade | Prepared | PrepareFailed | PortChecked | ProcessStarted | LaunchFailed
-    | ProcessExited | TreeGone | OutputClosed | LogsShipped | ReportAcknowledged | CheckpointSeen | TimerFired
-    | ServerAnswered | AttemptOver
+    | ProcessExited | TreeGone | OutputClosed | LogsShipped | ReportAcknowledged | CheckpointSeen | StepsSeen
+    | TimerFired | ServerAnswered | AttemptOver
 )  # fmt: skip
 
 

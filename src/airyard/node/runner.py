@@ -26,6 +26,7 @@ import airyard
 from airyard.core.log_frames import LogStream
 from airyard.core.versions import ATTEMPT_FOLDER
 from airyard.node import launch, pool_commands
+from airyard.node.beats import EVERY_MS, BeatWatch
 from airyard.node.containment import Containment, set_subreaper
 from airyard.node.exit_record import (
     AttemptFolder,
@@ -60,6 +61,7 @@ from airyard.node.machine_events import (
     Report,
     SetTimer,
     Signal,
+    StepsSeen,
     Timer,
     TimerFired,
     TreeGone,
@@ -154,6 +156,8 @@ class Runner:
         """A stop was signalled and its time is not up. Read by the output's thread."""
         self._checkpoint_mark: tuple[int, int] | None = None
         self._checkpoint_at_ms = 0
+        self._beats: BeatWatch | None = None
+        self._beats_at_ms = 0
         self._oom_kills_before = machine_oom_kills()
         self._handlers = self._handlers_by_type()
         self._spool = LogSpool(self._folder.spool)
@@ -182,6 +186,7 @@ class Runner:
                 self._feed(event)
             if self._state.phase is Phase.RUNNING:
                 self._look_for_checkpoint()
+                self._look_at_steps()
 
     @property
     def _bench(self) -> Workbench | None:
@@ -231,8 +236,10 @@ class Runner:
 
     def _seconds_to_next(self) -> float | None:
         due = list(self._timers.values())
-        if self._state.phase is Phase.RUNNING and self._state.member == 0:
-            due.append(self._checkpoint_at_ms)
+        if self._state.phase is Phase.RUNNING:
+            due.append(self._beats_at_ms)
+            if self._state.member == 0:
+                due.append(self._checkpoint_at_ms)
         if not due:
             return None
         return max(0.0, (min(due) - self._clock.now_ms()) / 1000)
@@ -324,6 +331,7 @@ class Runner:
                 token=spec.token,
                 network=met.variables,
                 ca_file=launch.hand_ca(self._servers.ca_file, bench.places),
+                bin_folder=bench.bin_folder,
             )
             environment = launch.full_environment(
                 order,
@@ -394,6 +402,21 @@ class Runner:
             return
         self._checkpoint_at_ms = self._clock.now_ms() + _CHECKPOINT_EVERY_MS
         self._read_checkpoint()
+
+    def _look_at_steps(self) -> None:
+        if self._bench is None or self._clock.now_ms() < self._beats_at_ms:
+            return
+        if self._beats is None:
+            self._beats = BeatWatch(
+                self._folder.replies, self._identity, self._bench.cage.members, self._order.get("hang") or {}
+            )
+        now_ms = self._clock.now_ms()
+        self._beats_at_ms = now_ms + EVERY_MS
+        ranks, lines = self._beats.look(now_ms, time.monotonic())
+        for line in lines:
+            self._note(line)
+        if ranks:
+            self._tell(StepsSeen(ranks=tuple(ranks)))
 
     def _read_checkpoint(self) -> None:
         seen = read_acknowledgement(self._folder, self._checkpoint_mark, self._identity)

@@ -15,7 +15,15 @@ import airyard
 
 _FOLDER = "zz-airyard"
 """Sorts last among the ``.pth`` files, and is no name that could be imported."""
-_MODULES = ("checkpoint.py",)
+_MODULES = ("checkpoint.py", "steps.py")
+_FORWARD = """
+def __getattr__(name):
+    if name in ("step", "compute", "section"):
+        from airyard import steps
+
+        return getattr(steps, name)
+    raise AttributeError(f"module 'airyard' has no attribute {name!r}")
+""".lstrip()
 
 
 def add_user_module(environment: Path, layer: Path) -> None:
@@ -25,8 +33,8 @@ def add_user_module(environment: Path, layer: Path) -> None:
     """
     ours = Path(airyard.__file__).parent
     first_lines = (
-        '"""What of Airyard user code finds without installing it: `from airyard import checkpoint`."""\n\n'
-        f"__version__ = {airyard.__version__!r}\n"
+        '"""What of Airyard user code finds without installing it: `checkpoint`, `step` and its kin."""\n\n'
+        f"__version__ = {airyard.__version__!r}\n\n{_FORWARD}"
     )
     for site in environment.glob("lib/python*/site-packages"):
         target = layer / site.relative_to(environment)

@@ -20,6 +20,7 @@ STOP_CAUSES = {
     "PREEMPTED": "PREEMPTED",
     "DRAIN": "OPERATOR",
     "NOT_READY": "PLATFORM",
+    "STALLED": "PLATFORM",
     # Not a failure of this member's own; the server names the member that failed first.
     "MEMBER_FAILED": "CANCELLED",
 }

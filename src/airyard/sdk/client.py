@@ -356,9 +356,9 @@ class Client:
         """Return why the run is where it is: ``{state, reason, message, evidence, position, fix}``."""
         return self._get(requests.explain(str(ref)))
 
-    def triage(self, ref: str | int, *, attempt: int = -1) -> Document:
-        """Return why the latest failed attempt (or ``attempt``) failed: ``{run_id, attempt, verdict}``."""
-        return self._get(requests.triage(str(ref), attempt=attempt))
+    def triage(self, ref: str | int, *, attempt: int = -1, fresh: bool = False) -> Document:
+        """Return why the latest failed attempt (or ``attempt``) failed; ``fresh`` has its logs read again."""
+        return self._get(requests.triage(str(ref), attempt=attempt, fresh=fresh))
 
     def metrics(self, ref: str | int, *, keys: Sequence[str] = (), history: bool = False) -> Document:
         """Return ``{key: {value, step, time_ms}}``; with ``history`` the whole answer."""

@@ -159,11 +159,12 @@ def explain(ref: str) -> Request:
     return Request(method="GET", path=_path("runs", ref, "explain"))
 
 
-def triage(ref: str, *, attempt: int = LATEST) -> Request:
-    """Ask why an attempt failed. It reads whole logs, so that it may take a while."""
-    return Request(
-        method="GET", path=_path("runs", ref, "triage", query=[("attempt", attempt)]), read_timeout_s=300.0
-    )
+def triage(ref: str, *, attempt: int = LATEST, fresh: bool = False) -> Request:
+    """Ask why an attempt failed. ``fresh`` reads its logs again, so that it may take a while."""
+    query: list[tuple[str, object]] = [("attempt", attempt)]
+    if fresh:
+        query.append(("fresh", "true"))
+    return Request(method="GET", path=_path("runs", ref, "triage", query=query), read_timeout_s=300.0)
 
 
 def logs(

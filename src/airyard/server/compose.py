@@ -61,6 +61,7 @@ from airyard.server.estimates import EstimateKeeper
 from airyard.server.garbage import Collector
 from airyard.server.housekeeping import Housekeeper
 from airyard.server.journal_place import journal_database
+from airyard.server.judges import Judges
 from airyard.server.leader_gate import LeaderGate
 from airyard.server.lease_keeping import LeaseKeeper
 from airyard.server.logins import LoginDesk
@@ -159,6 +160,7 @@ class Server:
                 temporary=folder / "tmp",
                 find_diff=partial(sources.find, self._data_home / sources.FOLDER, sources.Kind.DIFF),
                 remedies=Remedies(self._config.health.model_dump()),
+                judges=Judges(logs, self._clock),
             )
             journal, warm = led_journal(self._inherited, self._database)
             loop = ControlLoop(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airyard.app.changes import ChangeFeed
+from airyard.app.gang_steps import GangSteps
 from airyard.app.loop import ControlLoop
 from airyard.core.access.people import People
 from airyard.core.access.principals import Principal
@@ -103,6 +104,8 @@ class ServerContext:
     """Members whose runners were started by an older release, as their polls say."""
     progress: dict[MemberKey, tuple[str, str]] = field(default_factory=dict)
     """What a preparing member is at (phase, detail); never journalled."""
+    steps: GangSteps = field(default_factory=GangSteps)
+    """What running gangs tell of their steps; never journalled."""
 
     def ask(self, command: Any) -> Future[Any]:
         """Shorthand for ``loop.submit``."""

@@ -32,6 +32,7 @@ from airyard.core.actions import (
     Action,
     CloseTracking,
     ForgetMember,
+    JudgeAttempt,
     KillMember,
     OpenTracking,
     RunRemedy,
@@ -48,6 +49,7 @@ from airyard.core.run import Attempt, Run, Tracking, TrackingState
 from airyard.ports.engine import ContainmentSeen, Engine, Fact, Samples
 from airyard.ports.log_store import LogStore
 from airyard.ports.tracker import Metric, TrackedRun
+from airyard.server.judges import Judges
 from airyard.server.remedies import Remedies
 
 ARTIFACT_BYTES = 64 << 20
@@ -71,6 +73,7 @@ class Effects:
         temporary: Path,
         find_diff: Callable[[str], Path | None],
         remedies: Remedies | None = None,
+        judges: Judges | None = None,
     ) -> None:
         self._engine = engine
         self._worker = worker
@@ -80,6 +83,7 @@ class Effects:
         self._temporary = temporary
         self._find_diff = find_diff
         self._remedies = remedies or Remedies({})
+        self._judges = judges
         self._loop: ControlLoop | None = None
         self._slow: queue.Queue[OpenTracking | CloseTracking | None] = queue.Queue()
         self._in_flight: set[Action] = set()
@@ -95,12 +99,16 @@ class Effects:
         self._loop = loop
         self._thread.start()
         self._remedies.start(self._submit)
+        if self._judges is not None:
+            self._judges.start(loop)
         self._engine.connect(self._on_fact)
 
     def stop(self) -> None:
         """Stop taking facts and actions; members live on."""
         self._engine.close()
         self._remedies.stop()
+        if self._judges is not None:
+            self._judges.stop()
         self._slow.put(None)
         if self._thread.is_alive():
             self._thread.join(timeout=5)
@@ -121,6 +129,9 @@ class Effects:
                     self._begin(action)
                 case RunRemedy() | RunRetest():
                     self._remedies.do(action)
+                case JudgeAttempt():
+                    if self._judges is not None:
+                        self._judges.do(action)
 
     def has_environment(self, environment: Mapping[str, Any]) -> bool | None:
         """Ask whether the nodes have an environment built; None when nobody answers. Blocks for the answer."""

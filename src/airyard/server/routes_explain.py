@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse
 from airyard.app import explain_views, explaining
 from airyard.app.control import Control
 from airyard.app.notice_views import notification_document
+from airyard.app.step_views import progress_document
 from airyard.app.views import Document, Lights, explanation, run_document
 from airyard.core.run import Run, RunState
 from airyard.ports.notice_store import MessageState
@@ -81,8 +82,11 @@ async def explain_run(context: Context, caller: Caller, ref: Ref) -> Document:
     run = await run_of(context, caller, ref)
     parts = await _parts(context, run)
     away = await query(context, _away) if run.state is RunState.ACTIVE else ()
-    told = await _not_arrived(context, run)
-    return {**explain_views.NO_PARTS, **explanation(run, away=away), **parts, "notifications": told}
+    told = {
+        "progress": progress_document(context.steps, run, context.clock.monotonic_ms()),
+        "notifications": await _not_arrived(context, run),
+    }
+    return {**explain_views.NO_PARTS, **explanation(run, away=away), **parts, **told}
 
 
 async def _not_arrived(context: ServerContext, run: Run) -> list[Document]:

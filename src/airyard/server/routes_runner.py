@@ -32,6 +32,7 @@ from airyard.core.policy import PoolPolicy
 from airyard.core.run import Attempt, LogClose, Member, MemberPhase, Run
 from airyard.core.versions import RUNNER
 from airyard.server.context import ServerContext
+from airyard.server.gang_watch import weigh
 from airyard.server.wakeups import Wakeups
 
 MAX_WAIT_S = 30.0
@@ -287,7 +288,12 @@ async def _take_reports(
     number = 0
     for item in body.get("reports", ()):
         if item.get("kind") == "PROGRESS":
-            if context.loop.peek(lambda control: _is_live(control, key)):
+            if not context.loop.peek(lambda control: _is_live(control, key)):
+                pass
+            elif "ranks" in item:
+                context.steps.put(key, item["ranks"], context.clock.monotonic_ms())
+                await weigh(context, key)
+            else:
                 context.progress[key] = (str(item.get("phase", "")), str(item.get("detail", "")))
                 context.changes.publish([key.run_id])
         else:

@@ -1,4 +1,4 @@
-"""Why an attempt failed, read from the logs of all its members when somebody asks.
+"""Why an attempt failed: what was found at its end, or what its logs say when somebody asks.
 
 Owns: the wire side, and which attempt is meant. Must not know: how a verdict is found.
 """
@@ -10,8 +10,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.concurrency import run_in_threadpool
 
-from airyard.app.triaging import triage
-from airyard.app.views import Document
+from airyard.app.triaging import health_events, triage
+from airyard.app.views import Document, rfc3339
 from airyard.core.errors import Conflict, Fix, NotFound
 from airyard.core.run import Attempt, Outcome, Run
 from airyard.server.requests import PREFIX, Caller, Context, Ref, run_of
@@ -28,12 +28,28 @@ async def triage_run(
     caller: Caller,
     ref: Ref,
     attempt: Annotated[int, Query(ge=LATEST, description="-1: the latest that failed")] = LATEST,
+    fresh: Annotated[bool, Query(description="Read the logs again, 64 MiB a member at most.")] = False,
 ) -> Document:
-    """Say why an attempt failed: class, first failing rank, evidence, next step. Reads at most 64 MiB a member."""
+    """Say why an attempt failed: class, first failing rank, evidence, next step.
+
+    It is what was found at the attempt's end; ``fresh``, or where there is none, the logs are read now.
+    """
     run = await run_of(context, caller, ref)
     chosen = _attempt(run, attempt)
-    verdict = await run_in_threadpool(triage, context.logs, chosen)
-    return {"run_id": run.run_id, "attempt": chosen.number, "verdict": verdict.as_json()}
+    judgement, judged_at = chosen.judgement, rfc3339(chosen.judged_ms)
+    if judgement is None or judgement.verdict is None or fresh:
+        events = context.loop.peek(lambda control: health_events(control.state, chosen))
+        judgement, judged_at = await run_in_threadpool(triage, context.logs, chosen, events), None
+    assert judgement.verdict is not None
+    return {
+        "run_id": run.run_id,
+        "attempt": chosen.number,
+        "verdict": judgement.verdict.as_json(),
+        "judged_at": judged_at,
+        "logs": judgement.logs,
+        "members": judgement.members,
+        "missing": judgement.missing,
+    }
 
 
 def _attempt(run: Run, number: int) -> Attempt:

@@ -26,6 +26,7 @@ def remove_remains(context: ServerContext, run: Run) -> dict[str, Any]:
     freed = context.logs.delete_run(run.run_id)
     shutil.rmtree(context.home / "node" / "runs" / str(run.run_id), ignore_errors=True)
     for attempt in run.attempts:
+        context.steps.drop(attempt.key)
         for member in attempt.members:
             context.progress.pop(attempt.member_key(member.index), None)
             context.clock_offsets_ns.pop(attempt.member_key(member.index), None)

@@ -107,7 +107,7 @@ class SimMachine:
     def hello(self) -> MachineSeen:
         """List everything. Dead runners are cleaned up after first."""
         for folder in list(self.folders.values()):
-            self._settle(folder, tell=False)
+            self._settle(folder)
         return MachineSeen(
             machine=Machine(name=self.name, boot_id=self.boot_id, address=self.name),
             nodes=self.nodes,
@@ -123,7 +123,7 @@ class SimMachine:
         folder.runner = SimRunner(self.setting, self.network, self, folder)
 
     def kill(self, key: MemberKey, reason: str) -> None:
-        """Kill a member's runner, then its tree; its end is pushed. A member that is not here is said to be dead."""
+        """Kill a member's runner, then its tree; its end is pushed, again if it was; who is not here is dead."""
         folder = self.folders.get(key)
         if folder is None:
             self.push(MemberGone(seen=self._died(key, Cause.PLATFORM, "no such attempt on this machine")))
@@ -132,6 +132,8 @@ class SimMachine:
             folder.killed_for = reason
             folder.runner.die()
             self.runner_ended(folder)
+        elif folder.settled:
+            self.push(MemberGone(seen=self._seen(folder)))
 
     def forget(self, key: MemberKey) -> None:
         """Remove the folder of a dead runner."""
@@ -215,19 +217,18 @@ class SimMachine:
 
     def runner_ended(self, folder: Folder) -> None:
         """A runner is gone: the agent sees it, when it is there."""
-        self._later(self.setting.chance.between(1, 30), lambda: self._settle(folder, tell=True))
+        self._later(self.setting.chance.between(1, 30), lambda: self._settle(folder))
 
-    def _settle(self, folder: Folder, *, tell: bool) -> None:
+    def _settle(self, folder: Folder) -> None:
         """Kill what a dead runner left; when nothing is left, its end is known, and said."""
         if folder.alive or folder.settled:
             return
         if folder.tree is not None and folder.tree.alive:
             folder.tree.kill()
-            self._later(25, lambda: self._settle(folder, tell=True))
+            self._later(25, lambda: self._settle(folder))
             return
         folder.settled = True
-        if tell:
-            self.push(MemberGone(seen=self._seen(folder)))
+        self.push(MemberGone(seen=self._seen(folder)))
 
     def _seen(self, folder: Folder) -> SeenMember:
         key = folder.action.key
@@ -285,7 +286,7 @@ class SimMachine:
         self.agent_since_ms = self.setting.time.now_ms()
         self.look_at_leases()
         for folder in list(self.folders.values()):
-            self._settle(folder, tell=True)
+            self._settle(folder)
         self.on_agent()
 
     def suspend(self, duration_ms: int) -> None:

@@ -15,7 +15,16 @@ from airyard.core.commands import Command, SubmitRun, UpdateRun
 from airyard.core.decide import Submitted
 from airyard.core.errors import AiryardError, Unavailable
 from airyard.core.run import Outcome
-from airyard.core.workload import Compute, PreemptionRules, Priority, Timeouts, Tracking, Workload
+from airyard.core.workload import (
+    Compute,
+    HangAction,
+    HangRules,
+    PreemptionRules,
+    Priority,
+    Timeouts,
+    Tracking,
+    Workload,
+)
 from airyard.sim.network import AWAY, Answer, Network
 from airyard.sim.setting import Setting
 
@@ -106,11 +115,12 @@ class People:
         command = chance.pick(self._commands).format(d=chance.pick(self._durations_ms))
         compute = Compute.of(accelerator, nodes=nodes)
         priority = chance.pick((Priority.CRITICAL, Priority.NORMAL, Priority.NORMAL, Priority.BEST_EFFORT))
+        retries = chance.between(0, 2)
         return Workload(
             experiment="sim",
             command=command,
             compute=_with_priority(compute, priority),
-            max_retries=chance.between(0, 2),
+            max_retries=retries,
             attempt_timeout_s=chance.pick(self._limits_s),
             timeouts=Timeouts(
                 queue_s=chance.pick((None, None, 120)),
@@ -118,6 +128,7 @@ class People:
                 total_s=chance.pick((None, None, None, 150)),
             ),
             preemption=PreemptionRules(grace_s=chance.pick((None, 0, 5))),
+            hang=HangRules(action=tuple(HangAction)[retries]),
             tracking=Tracking(enabled=chance.roll(0.7)),
             project=chance.pick((None, *PROJECTS)),
         )

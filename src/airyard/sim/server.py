@@ -16,12 +16,13 @@ from airyard.app.leases import HOLD_S, Leases, Reign
 from airyard.app.orders import BaseEnvironment, OrderDesk, lease_order
 from airyard.app.planning import Planning
 from airyard.app.reports import report_of
-from airyard.core.actions import Action, CloseTracking, OpenTracking, RunRemedy, RunRetest
+from airyard.core.actions import Action, CloseTracking, JudgeAttempt, OpenTracking, RunRemedy, RunRetest
 from airyard.core.codec import decode
 from airyard.core.commands import (
     CancelRun,
     Command,
     CommitPlan,
+    DeclareJudging,
     DeclareLease,
     MachineAway,
     MachineSeen,
@@ -33,7 +34,7 @@ from airyard.core.commands import (
 from airyard.core.decide import Acknowledged, Cancelled, Reply, outstanding
 from airyard.core.errors import AiryardError, Conflict, InvariantBroken, NotFound
 from airyard.core.ids import MemberKey
-from airyard.core.run import MemberPhase, Run
+from airyard.core.run import Attempt, MemberPhase, Run
 from airyard.core.scheduling.book import Book
 from airyard.core.scheduling.invariants import drift, violations
 from airyard.core.scheduling.plan import Plan
@@ -41,6 +42,7 @@ from airyard.core.scheduling.snapshot import take_snapshot
 from airyard.core.workload import DEFAULT_ENVIRONMENT_VERSION
 from airyard.sim.clock import SkewedClock
 from airyard.sim.journal import ServerDied, SimJournal
+from airyard.sim.judges import WAIT_MS, SimJudges
 from airyard.sim.link import Link
 from airyard.sim.machine import SimMachine
 from airyard.sim.monitors import outcome_of
@@ -98,6 +100,7 @@ class SimServer:
         self._planner = Planning()
         self.links = {m.name: Link(setting, m, self._fact, cut) for m in machines}
         self._tracking = SimTracking(setting, switch, self.submit)
+        self._judges = SimJudges(setting, self.submit, self._attempt)
         self._inbox: list[tuple[Command, Then | None]] = []
         self._draining = False
         self._planning = False
@@ -128,8 +131,13 @@ class SimServer:
         self._do(owed)
         for link in self.links.values():
             link.open()
+        self.submit(DeclareJudging(wait_ms=WAIT_MS))
         self._tick()
         return True
+
+    def _attempt(self, action: JudgeAttempt) -> Attempt | None:
+        run = self.control.state.runs.get(action.run_id)
+        return run.attempts[action.attempt] if run is not None else None
 
     def _grant_leases(self) -> bool:
         """Begin to grant leases, once the journal has it; False when it cannot be written."""
@@ -179,6 +187,7 @@ class SimServer:
         self.dead = True
         self._setting.trace("server", "dies")
         self._tracking.closed = True
+        self._judges.closed = True
         for link in self.links.values():
             link.close()
 
@@ -291,6 +300,8 @@ class SimServer:
             self._setting.trace("server", action)
             if isinstance(action, OpenTracking | CloseTracking):
                 self._tracking.do(action)
+            elif isinstance(action, JudgeAttempt):
+                self._judges.do(action)
             elif isinstance(action, RunRemedy | RunRetest):
                 done = outcome_of(action, self._setting.chance)
                 self._later(self._setting.chance.between(100, 4_000), partial(self.submit, done))

@@ -18,6 +18,7 @@ from airyard.sim.chance import Chance
 from airyard.sim.changes import Changes
 from airyard.sim.clock import SkewedClock, VirtualTime
 from airyard.sim.faults import Injector
+from airyard.sim.gangs import GangJudges
 from airyard.sim.journal import SimJournal
 from airyard.sim.machine import SimMachine
 from airyard.sim.monitors import Monitors
@@ -77,6 +78,7 @@ class World:
         nodes = [node for machine in self.machines for node in machine.nodes]
         self.monitors = Monitors(self.setting, self.people, self.truth, nodes)
         self.operators = Operators(self.setting, self.people, self.truth, self.machines, self.monitors)
+        self.gang_judges = GangJudges(self.setting, self.people, self.truth, seed)
         self._closing = False
 
     def _machine(self, name: str, nodes: tuple[Node, ...]) -> SimMachine:
@@ -146,6 +148,7 @@ class World:
         self.changes.begin()
         self.operators.begin(TROUBLE_MS)
         self.monitors.begin(TROUBLE_MS)
+        self.gang_judges.begin()
         TokenHolders(self.setting, self.people).begin(TROUBLE_MS)
         self.setting.later(TROUBLE_MS, self._heal)
         steps = 0

@@ -28,6 +28,8 @@ LEGACY_ACCELERATORS = {
 }
 SIGNALS = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2")
 
+HANG_ACTIONS = ("report", "restart", "off")
+
 _DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SIZE_UNITS = {
     "B": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
@@ -317,6 +319,22 @@ OnOff = Annotated[
     BeforeValidator(_on_off),
     WithJsonSchema({"anyOf": [{"type": "boolean"}, {"enum": ["on", "off"]}]}),
     Shown(text="on or off"),
+]
+
+
+def _hang_action(value: Any) -> str:
+    if value is False:  # what YAML makes of a bare off
+        return "off"
+    if isinstance(value, str) and value.lower() in HANG_ACTIONS:
+        return value.lower()
+    refuse(f"{quoted(value)} is none of {', '.join(HANG_ACTIONS)}")
+
+
+HangActionName = Annotated[
+    str,
+    BeforeValidator(_hang_action),
+    WithJsonSchema({"anyOf": [{"enum": list(HANG_ACTIONS)}, {"const": False}]}),
+    Shown(text="report, restart or off"),
 ]
 
 

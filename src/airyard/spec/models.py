@@ -24,6 +24,7 @@ from airyard.spec.fields import (
     ExperimentDirectory,
     ExperimentName,
     GitRemote,
+    HangActionName,
     IncludePath,
     LegacyPriority,
     NotBlank,
@@ -247,6 +248,22 @@ class PreemptionBlock(Block):
     )
 
 
+class HangBlock(Block):
+    """When a run that tells of its steps (airyard.step) counts as hanging, and what is done then: docs/health.md."""
+
+    timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = setting(
+        "No step for so long is a hang, unless user code says otherwise for a part of its own.",
+        shown_default="60, or 5 times the longest of the last 50 steps if that is more",
+        origin=Origin.AIRYARD,
+    )
+    action: HangActionName | None = setting(
+        "report notes it; restart ends the attempt, and the next one keeps away from the nodes of the ranks that "
+        "held the others up; off looks for none.",
+        shown_default="report",
+        origin=Origin.AIRYARD,
+    )
+
+
 class TimeoutsBlock(Block):
     """Limits beside timeout_minutes."""
 
@@ -354,6 +371,7 @@ class WorkloadFile(Block):
     notify: Annotated[list[NotifyBlock], Field(max_length=MAX_RULES)] | None = setting(
         "Whom to tell when something becomes of the run.", origin=Origin.AIRYARD
     )
+    hang: HangBlock | None = setting("What to do when the run makes no steps.", origin=Origin.AIRYARD)
     idempotency_token: Annotated[str, Field(min_length=1, max_length=64)] | None = setting(
         "Submitting again with the same token gives the same run; --idempotency-key goes first.",
         shown_default="a new one each time",

@@ -15,6 +15,8 @@ from airyard.core.workload import (
     DEFAULT_MAX_RETRIES,
     Compute,
     Environment,
+    HangAction,
+    HangRules,
     Permission,
     PreemptionRules,
     Priority,
@@ -52,6 +54,7 @@ def normalise(file: WorkloadFile, requirements: Requirements) -> Workload:
         attempt_timeout_s=file.timeout_minutes * 60 if file.timeout_minutes else None,
         timeouts=_timeouts(file),
         preemption=_preemption(file),
+        hang=_hang(file),
         tracking=Tracking(
             enabled=file.tracking is not False,
             run_name=file.mlflow_run_name,
@@ -136,6 +139,13 @@ def _timeouts(file: WorkloadFile) -> Timeouts:
     if block is None:
         return Timeouts()
     return Timeouts(queue_s=block.queue, environment_s=block.environment, total_s=block.total)
+
+
+def _hang(file: WorkloadFile) -> HangRules:
+    block = file.hang
+    if block is None:
+        return HangRules()
+    return HangRules(timeout_s=block.timeout_seconds, action=HangAction(block.action or "report"))
 
 
 def _preemption(file: WorkloadFile) -> PreemptionRules:

@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from airyard.wire.native import Answer, Name, Part
+from airyard.wire.answer import Answer
+from airyard.wire.native import Name, Part
 
 
 class TokenRequest(Part):

@@ -9,8 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from airyard.wire.answer import Answer
 from airyard.wire.moment import Moment
-from airyard.wire.native import Answer, Name, Part, RunDoc
+from airyard.wire.native import Name, Part, RunDoc
 
 
 def _limit(seconds: int | None) -> int | None:

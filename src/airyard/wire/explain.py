@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from airyard.wire.native import Answer, CounterfactualDoc, EtaDoc, FixDoc, RunDoc
+from airyard.wire.answer import Answer
+from airyard.wire.native import CounterfactualDoc, EtaDoc, FixDoc, RunDoc
+from airyard.wire.verdicts import JudgementDoc
 
 
 class EstimatesDoc(Answer):
@@ -136,6 +138,42 @@ class NotificationsAnswer(Answer):
     counts: dict[str, int]
 
 
+class StallDoc(Answer):
+    """That a running gang makes no steps, and which ranks hold it up; ``suspect_node`` blames nobody."""
+
+    case: str
+    ranks: list[int]
+    nodes: list[str]
+    confidence: float
+    silent_ms: int
+    limit_ms: int
+    step: int
+    text: str
+    suspect_node: str | None
+    evidence: list[str]
+
+
+class StragglerDoc(Answer):
+    """A rank that computes slower than the others; ``score`` is the usual time over its own."""
+
+    rank: int
+    node: str
+    level: str
+    score: float
+    compute_ms: float
+    median_ms: float
+    whole_node: bool
+    text: str
+
+
+class ProgressDoc(Answer):
+    """What a running attempt tells of its steps by ``airyard.step``."""
+
+    step: int
+    stall: StallDoc | None
+    stragglers: list[StragglerDoc]
+
+
 class ExplainAnswer(Answer):
     """Why a run is where it is. What does not apply in its state is null or empty."""
 
@@ -157,7 +195,9 @@ class ExplainAnswer(Answer):
     went_before: OvertakesDoc | None
     preemption: PreemptionDoc | None
     evicted: EvictedDoc | None
+    judgement: JudgementDoc | None = None
     estimates: EstimatesDoc | None
     notifications: list[NotificationDoc]
     """Those that have not arrived."""
+    progress: ProgressDoc | None
     fix: FixDoc | None

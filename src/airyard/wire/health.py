@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from airyard.wire.native import Answer, Part
+from airyard.wire.answer import Answer
+from airyard.wire.native import Part
 from airyard.wire.nodes import HealthStepDoc, Names, Why
 
 

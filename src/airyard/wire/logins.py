@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from airyard.wire.access import TokenDoc
-from airyard.wire.native import Answer, Part
+from airyard.wire.answer import Answer
+from airyard.wire.native import Part
 
 Text = Annotated[str, Field(max_length=4096)]
 Handle = Annotated[str, Field(min_length=1, max_length=200)]

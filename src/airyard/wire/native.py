@@ -19,7 +19,9 @@ from airyard.core.workload import (
     is_reserved_variable,
     parse_accelerator,
 )
+from airyard.wire.answer import Answer
 from airyard.wire.moment import Moment
+from airyard.wire.verdicts import AttemptStallDoc, JudgementDoc
 
 MAX_SOURCE_CHARACTERS = 1 << 20
 MAX_COMMAND_CHARACTERS = 1 << 20
@@ -136,6 +138,13 @@ class PreemptionPart(Part):
     max_loss_s: Seconds | None = None
 
 
+class HangPart(Part):
+    """When a gang that tells of its steps counts as hanging, and what is done then."""
+
+    timeout_s: Annotated[int, Field(ge=1, le=86_400)] | None = None
+    action: Literal["report", "restart", "off"] = "report"
+
+
 class TrackingPart(Part):
     """Where the MLflow runs go."""
 
@@ -205,6 +214,7 @@ class WorkloadPart(Part):
     attempt_timeout_s: Seconds | None = None
     timeouts: TimeoutsPart = TimeoutsPart()
     preemption: PreemptionPart = PreemptionPart()
+    hang: HangPart = HangPart()
     tracking: TrackingPart = TrackingPart()
     notify: Annotated[list[NotifyPart], Field(max_length=MAX_RULES)] = []
     permissions: list[PermissionPart] = []
@@ -269,12 +279,6 @@ class ShutdownRequest(Part):
     """``POST /admin/shutdown``."""
 
     runs: Literal["refuse", "keep", "cancel"] = "refuse"
-
-
-class Answer(BaseModel):
-    """A part of an answer: every field is always there."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 class FixDoc(Answer):
@@ -431,9 +435,11 @@ class AttemptDoc(Answer):
     ended_at: str | None
     stop: StopDoc | None
     checkpoint: CheckpointDoc | None
+    stall: AttemptStallDoc | None
     members: list[MemberDoc]
     tracking: TrackingDoc | None
     failure: FailureDoc | None
+    judgement: JudgementDoc | None = None
 
 
 class RunDoc(Answer):
@@ -534,7 +540,7 @@ class SubmitAnswer(Answer):
 
     run: RunDoc | None = None
     existing: bool = False
-    warnings: list[str] = []
+    warnings: list[str] = Field(default_factory=list)
     dry_run: DryRunDoc | None = None
 
 

@@ -9,8 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from airyard.wire.answer import Answer
 from airyard.wire.moment import Moment
-from airyard.wire.native import Answer, Name, Part
+from airyard.wire.native import Name, Part
 
 Names = Annotated[list[Name], Field(min_length=1, max_length=10_000)]
 Why = Annotated[str, Field(max_length=1000)]

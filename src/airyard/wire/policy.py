@@ -12,7 +12,8 @@ from pydantic import Field
 
 from airyard.core.policy import Policy
 from airyard.core.policy_json import policy_from_json
-from airyard.wire.native import Answer, Name, Part
+from airyard.wire.answer import Answer
+from airyard.wire.native import Name, Part
 
 MAX_POOLS = 1000
 MAX_PROJECTS = 10_000

@@ -5,42 +5,20 @@ Owns: shapes and types. Must not know: routes, how a verdict is found. ``Failure
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from airyard.wire.native import Answer
-
-
-class EvidenceDoc(Answer):
-    """A line that speaks for the verdict; ``line`` counts from 1 in the stream ``file``."""
-
-    file: str
-    line: int
-    rank: int | None
-    kernel: bool
-    text: str
-
-
-class VerdictDoc(Answer):
-    """Why an attempt failed. ``class`` is hardware, driver, network, config, user or unknown."""
-
-    failure_class: str = Field(alias="class")
-    cause: str
-    action: str
-    rule: str
-    message: str
-    next_step: str
-    confidence: float
-    confirmed: bool
-    first_rank: int | None
-    blamed_node: str | None
-    blamed_device: str | None
-    evidence: list[EvidenceDoc]
-    also_seen: list[str]
+from airyard.wire.answer import Answer
+from airyard.wire.verdicts import VerdictDoc
 
 
 class TriageAnswer(Answer):
-    """The verdict on one attempt of a run, from the logs of all its members."""
+    """The verdict on one attempt of a run. ``judged_at``: found then; null: its logs were read now.
+
+    ``logs`` of ``members`` were whole; ``missing``: what was not looked at, in words.
+    """
 
     run_id: int
     attempt: int
     verdict: VerdictDoc
+    judged_at: str | None = None
+    logs: int | None = None
+    members: int | None = None
+    missing: str = ""

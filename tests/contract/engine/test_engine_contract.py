@@ -302,6 +302,11 @@ def test_kill_ends_runner_and_tree(yard: Yard) -> None:
     assert seen.exit is not None
     assert "it did not stop" in seen.exit.message
     assert processes_with(yard.cookies[0]) == []
+    mark = len(yard.facts)
+    yard.engine.kill(KillMember(key=MemberKey(1, 0, 0), machine=Yard.machine, reason="not heard of"))
+    again = yard.gone("1.0.0", mark).exit
+    assert again is not None
+    assert again.message == seen.exit.message, "who asks has not heard of the end"
 
 
 def test_a_kill_of_what_is_not_there_is_answered(yard: Yard) -> None:

@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import airyard
+from airyard.node.beats import decode
 from airyard.node.environment_view import View, can_overlay, prepare_view
 from airyard.node.user_module import add_user_module
 
@@ -103,6 +105,20 @@ def test_it_is_there_without_installing_and_loads_next_to_nothing(view: View, en
 def test_the_other_parts_of_airyard_are_not_pretended(view: View) -> None:
     script = "try:\n import airyard.sdk\nexcept ModuleNotFoundError as error:\n print(error)\n"
     assert run(view, "-c", script).strip() == "No module named 'airyard.sdk'"
+
+
+def test_steps_are_told_without_installing_anything(view: View, tmp_path: Path) -> None:
+    script = (
+        "import airyard\nwith airyard.compute(): pass\nairyard.step(7)\nprint(sorted(vars(airyard.step)))\n"
+    )
+    assert run(view, "-c", script).strip() == "[]"
+    beats = tmp_path / "beats"
+    beats.mkdir()
+    run(view, "-c", script, AIRYARD_PROGRESS_DIR=str(beats), RANK="5")
+    (path,) = beats.glob("beats-5-*[0-9]")
+    found = decode(path.read_bytes(), time.monotonic())
+    assert found is not None
+    assert (found.rank, found.step) == (5, 7)
 
 
 def test_an_airyard_of_the_user_goes_first(view: View, environment: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airyard.core.decide.judge import NEXT_STEP, first_failure, judge, next_step
+from airyard.core.decide.judge import NEXT_STEP, STALLED_STEP, first_failure, judge, next_step
 from airyard.core.run import (
     Attempt,
     AttemptState,
@@ -61,6 +61,7 @@ def gang(*exits: Exit, stop: StopReason | None = None, lost: tuple[int, ...] = (
     )
 
 
+STALLED = ended(Cause.PLATFORM, stop_reason="STALLED")
 ROWS: list[tuple[str, Attempt, Outcome, Cause | None, int | None]] = [
     ("all well", gang(WELL, WELL), Outcome.SUCCEEDED, None, None),
     ("all well before a cancel", gang(WELL, WELL, stop=StopReason.CANCELLED), Outcome.SUCCEEDED, None, None),
@@ -84,6 +85,8 @@ ROWS: list[tuple[str, Attempt, Outcome, Cause | None, int | None]] = [
     ("total time limit", gang(TIMED, TIMED, stop=StopReason.TIME_LIMIT), Outcome.TIMED_OUT, Cause.USER_LIMIT, 0),
     ("never ready", gang(ended(Cause.PLATFORM, stop_reason="NOT_READY"), stop=StopReason.NOT_READY), Outcome.FAILED,
      Cause.PLATFORM, None),
+    ("hanging", gang(STALLED, STALLED, stop=StopReason.STALLED), Outcome.FAILED, Cause.USER_CODE, None),
+    ("a crash while it hung", gang(CRASH, STALLED, stop=StopReason.STALLED), Outcome.FAILED, Cause.USER_CODE, 0),
     ("lost with its node", gang(WELL, LOST, lost=(1,)), Outcome.LOST, Cause.NODE, 1),
     ("lost first, sibling stopped", gang(SIBLING, LOST, stop=StopReason.MEMBER_FAILED, lost=(1,)), Outcome.LOST,
      Cause.NODE, 1),
@@ -104,7 +107,8 @@ def test_verdict(attempt: Attempt, outcome: Outcome, cause: Cause | None, member
         assert failure.member == member
         assert failure.cause is cause
         assert failure.message
-        assert failure.next_step == NEXT_STEP[failure.cause]
+        hung = attempt.stop is not None and attempt.stop.reason is StopReason.STALLED and member is None
+        assert failure.next_step == (STALLED_STEP if hung else NEXT_STEP[failure.cause])
 
 
 def test_the_failure_names_node_code_and_fingerprint() -> None:

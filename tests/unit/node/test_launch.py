@@ -67,6 +67,23 @@ def test_the_layers_win_in_order(tmp_path: Path) -> None:
     assert "RANK" not in merged
 
 
+def test_flight_recorders_are_on_for_gangs_unless_the_user_says_otherwise(tmp_path: Path) -> None:
+    def seen(**order: object) -> dict[str, str]:
+        asked = {**prepare_order("true", variables={"TORCH_NCCL_TRACE_BUFFER_SIZE": "7"}), **order}
+        own = airyard_variables(asked, GO, places(tmp_path), address="127.0.0.1", token="t")
+        return full_environment(asked, own, machine={"PATH": "/bin"}, view={}, cage={}, bin_folder=None)
+
+    assert "TORCH_NCCL_DUMP_ON_TIMEOUT" not in seen()
+    gang = seen(world_size=16, hang={"timeout_s": None, "action": "report"})
+    assert gang["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
+    assert gang["TORCH_FR_DUMP_TEMP_FILE"] == f"{gang['AIRYARD_PROGRESS_DIR']}/flight-"
+    assert "TORCH_FR_BUFFER_SIZE" not in gang
+    assert gang["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "7"
+    assert "TORCH_NCCL_DEBUG_INFO_PIPE_FILE" not in gang
+    at_once = seen(world_size=16, hang={"timeout_s": 60, "action": "report"})
+    assert "TORCH_NCCL_DEBUG_INFO_PIPE_FILE" in at_once
+
+
 @pytest.mark.parametrize(
     ("tracking", "deferred", "expected"),
     [

@@ -357,6 +357,16 @@ def test_no_max_loss_is_no_limit_and_leaves_the_hash_as_it_was(tmp_path: Path) -
     assert first_difference(plain, limited) == "preemption.max_loss_s"
 
 
+@pytest.mark.parametrize("action", ["report", "Restart", "off"])
+def test_what_is_done_about_a_hang(action: str, tmp_path: Path) -> None:
+    plain = workload("", tmp_path)
+    assert (plain.hang.timeout_s, plain.hang.action.value) == (None, "report")
+    assert "hang" not in plain.to_json()
+    asked = workload(f"hang: {{timeout_seconds: 90, action: {action}}}\n", tmp_path)
+    assert (asked.hang.timeout_s, asked.hang.action.value) == (90, action.lower())
+    assert WorkloadPart.model_validate(asked.to_json()).workload() == asked
+
+
 @pytest.mark.parametrize(("priority", "warned"), [("CRITICAL", 1), ("best_effort", 1), ("NORMAL", 0)])
 def test_max_loss_spares_normal_runs_only(priority: str, warned: int, tmp_path: Path) -> None:
     text = BASE.replace("compute: {", f"compute: {{priority_class: {priority}, ")

@@ -8,32 +8,33 @@ from typing import Any
 
 import click
 
-from airyard.cli import formats
+from airyard.cli import formats, verdict_text
 from airyard.cli.app import App, verb
 from airyard.cli.exit_codes import ExitCode
-
-_COLOURS = {"hardware": "red", "driver": "red", "network": "yellow", "config": "yellow", "user": "cyan"}
-_WIDTH = 160
 
 
 @verb("triage")
 @click.argument("paths", nargs=-1, metavar="ID|FILE|DIR...")
 @click.option("--kernel", multiple=True, metavar="FILE", help="A kernel's log, whatever its name.")
 @click.option("--attempt", type=click.IntRange(min=0), metavar="N", help="Of a run: this attempt.")
-def command(app: App, paths: tuple[str, ...], kernel: tuple[str, ...], attempt: int | None) -> int:
+@click.option("--fresh", is_flag=True, help="Of a run: read all of its logs again.")
+def command(
+    app: App, paths: tuple[str, ...], kernel: tuple[str, ...], attempt: int | None, fresh: bool
+) -> int:
     """Say why a run failed: cause, class, first failing rank, who is blamed, what to do, with the lines that say so.
 
-    Of a run of the server by its ID (the latest attempt that failed), or of saved logs, without a server: one file a
-    rank, or one for all; .gz too. Files called dmesg*, kern*, kmsg*, journal*, messages* or syslog* are taken for a
-    kernel's log. Only such a one confirms that a machine is at fault, never what a job printed.
+    Of a run of the server by its ID: what was found when its latest failed attempt ended. Or of saved logs, without a
+    server: one file a rank, or one for all; .gz too. Files called dmesg*, kern*, kmsg*, journal*, messages* or syslog*
+    are taken for a kernel's log. Only such a one confirms that a machine is at fault, never what a job printed.
     """
     if not paths and not kernel:
         raise click.UsageError("Name a run, or the files or folders of its logs.")
     if not kernel and len(paths) == 1 and _names_a_run(paths[0]):
-        answer = app.client.triage(paths[0], attempt=-1 if attempt is None else attempt)
-        said = {"run_id": answer["run_id"], "attempt": answer["attempt"], **answer["verdict"]}
-    elif attempt is not None:
-        raise click.UsageError("--attempt is of a run: saved logs are of one attempt.")
+        answer = dict(app.client.triage(paths[0], attempt=-1 if attempt is None else attempt, fresh=fresh))
+        said = {**answer.pop("verdict"), **answer}
+    elif attempt is not None or fresh:
+        option = "--fresh" if attempt is None else "--attempt"
+        raise click.UsageError(f"{option} is of a run: saved logs are of one attempt, and are always read.")
     else:
         said = _of_files(app, paths, kernel)
     if app.as_json:
@@ -70,34 +71,16 @@ def _of_files(app: App, paths: tuple[str, ...], kernel: tuple[str, ...]) -> dict
 
 
 def _text(said: Mapping[str, Any], colour: bool) -> str:
-    rows = [
-        ("cause", f"{said['message']} ({said['rule']})"),
-        ("class", formats.paint(said["class"], _COLOURS.get(said["class"]), colour) + f" → {said['cause']}"),
-        ("first rank", "-" if said["first_rank"] is None else str(said["first_rank"])),
-        ("blamed", _blamed(said)),
-        ("confidence", f"{said['confidence']:.0%}"),
-        ("action", str(said["action"]).replace("_", " ")),
-        ("next", str(said["next_step"])),
-    ]
-    lines = [f"{name:<11} {text}" for name, text in rows]
-    for number, line in enumerate(said["evidence"]):
-        name = "evidence" if number == 0 else ""
-        lines.append(f"{name:<11} {line['file']}:{line['line']}: {line['text'][:_WIDTH]}")
-    if said["also_seen"]:
-        lines.append(f"{'also seen':<11} {', '.join(said['also_seen'])}")
-    lines.append(f"{'read':<11} {_read(said)}")
-    return "\n".join(lines)
+    rows = [*verdict_text.rows(said, colour=colour), ("read", _read(said))]
+    return "\n".join(f"{name:<11} {text}" for name, text in rows)
 
 
 def _read(said: Mapping[str, Any]) -> str:
     if "run_id" in said:
-        return f"the logs of attempt {said['attempt']} of run {said['run_id']}"
+        what = f"attempt {said['attempt']} of run {said['run_id']}"
+        when = f", judged at its end ({formats.moment(said['judged_at'])})" if said.get("judged_at") else ""
+        # A server of before says nothing of how much it read.
+        how_much = f": {verdict_text.from_what(said)}" if said.get("members") else ""
+        return f"the logs of {what}{when}{how_much}"
     files = formats.plural(int(said["files"]), "file")
     return f"{files}, {formats.plural(int(said['lines']), 'line')}, {formats.size(said['octets'])}"
-
-
-def _blamed(said: Mapping[str, Any]) -> str:
-    named = [str(said[name]) for name in ("blamed_node", "blamed_device") if said[name]]
-    if not named:
-        return "nobody" if not said["confirmed"] else "the machine of the kernel's log"
-    return f"{', '.join(named)}, {'confirmed by the kernel' if said['confirmed'] else 'a suspect: only a job says so'}"

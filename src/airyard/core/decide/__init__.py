@@ -11,6 +11,7 @@ from airyard.core.decide import (
     asks,
     changing,
     declaring,
+    hanging,
     leasing,
     members,
     nursing,
@@ -20,6 +21,7 @@ from airyard.core.decide import (
     timers,
     tokening,
     tracking,
+    triaging,
 )
 from airyard.core.decide.decision import (
     Acknowledged,
@@ -103,6 +105,8 @@ def decide(state: ClusterState, command: commands.Command, now_ms: int) -> Decis
             return members.member_gone(state, command, now_ms)
         case commands.TrackingAnswered():
             return tracking.answered(state, command, now_ms)
+        case commands.GangJudged():
+            return hanging.judged(state, command, now_ms)
         case commands.DeclareLease():
             return leasing.declare(state, command)
         case commands.HealthReported():
@@ -117,6 +121,10 @@ def decide(state: ClusterState, command: commands.Command, now_ms: int) -> Decis
             return nursing.acquit(state, command, now_ms)
         case commands.ResetBreaker():
             return nursing.reset_breaker(state, command, now_ms)
+        case commands.DeclareJudging():
+            return triaging.declare(state, command)
+        case commands.VerdictReached():
+            return triaging.reached(state, command, now_ms)
         case commands.Tick():
             return timers.tick(state, command, now_ms)
         case commands.BeginEpoch():

@@ -196,6 +196,7 @@ def resume(state: ClusterState, command: ResumeRun, now_ms: int) -> Decision:
         held=False,
         begin_ms=0,
         last_crash=None,
+        text_excuses=0,
         ended_ms=None,
         outcome=None,
         cause=None,

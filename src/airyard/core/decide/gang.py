@@ -7,6 +7,7 @@ Must not know: commands.
 from __future__ import annotations
 
 from airyard.core.actions import CloseTracking, ForgetMember
+from airyard.core.decide import verdicts
 from airyard.core.decide.decision import Draft
 from airyard.core.decide.judge import first_failure, judge
 from airyard.core.decide.retries import after_attempt
@@ -73,9 +74,9 @@ def _stop_the_others(draft: Draft) -> None:
 def _end_when_gone(draft: Draft) -> None:
     attempt = draft.run.attempt
     assert attempt is not None
-    if not all(member.released for member in attempt.members):
+    if not attempt.gone or verdicts.holds(draft, attempt, judge(attempt)):
         return
-    outcome, cause, failure = judge(attempt)
+    outcome, cause, failure = verdicts.settled_verdict(draft.run, attempt)
     draft.emit(
         AttemptEnded(
             run_id=attempt.run_id, attempt=attempt.number, outcome=outcome, cause=cause, failure=failure
@@ -83,6 +84,8 @@ def _end_when_gone(draft: Draft) -> None:
     )
     ended = draft.run.attempt
     assert ended is not None
+    verdicts.await_late(draft, ended)
+    ended = draft.run.attempts[ended.number]
     draft.emit(after_attempt(draft.run, ended, draft.now_ms))
     if outcome is Outcome.SUCCEEDED:
         _count_clean_run(draft, ended)
@@ -100,13 +103,15 @@ def _count_clean_run(draft: Draft, attempt: Attempt) -> None:
 
 
 def _settle_ended(draft: Draft) -> None:
-    """Close what ended attempts still owe: tracking once the logs are whole, then the run leaves memory."""
+    """Close what attempts still owe: a verdict, tracking once the logs are whole; then the run leaves memory."""
     run = draft.run
     for attempt in run.attempts:
+        verdicts.ask(draft, attempt)
         if not attempt.live and attempt.logs_closed and owes_tracking(attempt):
             draft.act(CloseTracking(run_id=run.run_id, attempt=attempt.number))
     archived = any(isinstance(event, RunArchived) for event in draft.events)
-    if run.state is RunState.ENDED and not archived and all(settled(attempt) for attempt in run.attempts):
+    over = run.state is RunState.ENDED and all(settled(attempt, draft.now_ms) for attempt in run.attempts)
+    if over and not archived:
         for attempt in run.attempts:
             for member in attempt.members:
                 draft.act(ForgetMember(key=attempt.member_key(member.index), machine=member.machine))
@@ -118,6 +123,7 @@ def owes_tracking(attempt: Attempt) -> bool:
     return attempt.tracking.state not in (TrackingState.OFF, TrackingState.CLOSED)
 
 
-def settled(attempt: Attempt) -> bool:
-    """True when an attempt has ended, its logs are whole or given up, and its tracking is closed."""
-    return not attempt.live and attempt.logs_closed and not owes_tracking(attempt)
+def settled(attempt: Attempt, now_ms: int) -> bool:
+    """True when an attempt has ended, its logs are whole or given up, its tracking is closed, and it was judged."""
+    judged = not verdicts.owed(attempt) or verdicts.given_up(attempt, now_ms)
+    return not attempt.live and attempt.logs_closed and not owes_tracking(attempt) and judged

@@ -19,6 +19,7 @@ _BY_STOP: dict[StopReason, tuple[Outcome, Cause]] = {
     StopReason.MEMBER_FAILED: (Outcome.FAILED, Cause.PLATFORM),
     StopReason.DEVICE_FAULT: (Outcome.LOST, Cause.DEVICE),
     StopReason.NODE_FAULT: (Outcome.LOST, Cause.NODE),
+    StopReason.STALLED: (Outcome.FAILED, Cause.USER_CODE),
 }
 
 # Whatever a command still did on a broken device or node is no failure of its own.
@@ -38,6 +39,8 @@ NEXT_STEP: dict[Cause, str] = {
     Cause.PLATFORM: "`airyard doctor` checks this yard; `airyard resume ID` tries again",
     Cause.CANCELLED: "`airyard resume ID` starts a new attempt of it",
 }
+
+STALLED_STEP = "`airyard get ID -o json` has the stacks of the ranks named above (attempts[].stall.evidence)"
 
 _HINTS: tuple[tuple[str, str], ...] = (
     # MLflow's words for a `set_experiment` that disagrees with the run Airyard has opened (mlflow/tracking/fluent.py).
@@ -119,7 +122,10 @@ def _failed(member: Member) -> Verdict:
 
 def _stopped(attempt: Attempt, reason: StopReason) -> Verdict:
     outcome, cause = _BY_STOP[reason]
-    stop = attempt.stop
+    stop, stall = attempt.stop, attempt.stall
+    suspect = stall.suspect_node if reason is StopReason.STALLED and stall is not None else ""
+    if suspect:
+        cause = Cause.NODE
     message = (stop.message if stop else "") or f"stopped: {reason.value.lower().replace('_', ' ')}"
     by = f" by {stop.by}" if stop and stop.by else ""
     if reason is StopReason.CANCELLED:
@@ -128,8 +134,8 @@ def _stopped(attempt: Attempt, reason: StopReason) -> Verdict:
     failure = Failure(
         cause=cause,
         message=message,
-        next_step=NEXT_STEP[cause],
-        node=stop.node or None if stop is not None else None,
+        next_step=NEXT_STEP[cause] if reason is not StopReason.STALLED or suspect else STALLED_STEP,
+        node=suspect or (stop.node if stop is not None else "") or None,
         exit_code=codes.pop() if len(codes) == 1 else None,
     )
     return outcome, cause, failure

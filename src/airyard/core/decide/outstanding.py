@@ -6,6 +6,7 @@ Owns: the derivation of effects from state alone. Must not know: which of them w
 from __future__ import annotations
 
 from airyard.core.actions import Action, CloseTracking, OpenTracking
+from airyard.core.decide import verdicts
 from airyard.core.decide.ailing import owed
 from airyard.core.decide.gang import owes_tracking
 from airyard.core.state import ClusterState
@@ -21,6 +22,9 @@ def outstanding(state: ClusterState) -> list[Action]:
                 actions.append(OpenTracking(run_id=run.run_id, attempt=attempt.number))
             elif not attempt.live and attempt.logs_closed and owes_tracking(attempt):
                 actions.append(CloseTracking(run_id=run.run_id, attempt=attempt.number))
+            if (until_ms := attempt.verdict_until_ms) is not None and verdicts.owed(attempt):
+                # One whose logs are not there yet is asked for when they are, or by the tick.
+                actions += [verdicts.asked(attempt, until_ms)] if attempt.logs_closed else []
     for name in sorted(state.health):
         actions.extend(owed(state, name, again=True))
     return actions

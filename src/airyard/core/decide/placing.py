@@ -155,7 +155,7 @@ def _evict(state: ClusterState, eviction: Eviction, now_ms: int) -> Decision:
     attempt = run.attempt
     if run.state is not RunState.ACTIVE or attempt is None or attempt.number != eviction.attempt:
         return Decision()
-    if not attempt.live or attempt.stop is not None:
+    if not attempt.live or attempt.gone or attempt.stop is not None:
         return Decision()
     draft = Draft(state=state, now_ms=now_ms, run=run)
     stop = StopRequest(

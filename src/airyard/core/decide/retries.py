@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from airyard.core.decide.verdicts import excused_by_text
 from airyard.core.events import RunEnded, RunQueuedAgain
-from airyard.core.run import Attempt, Cause, Failure, Outcome, Run
+from airyard.core.run import Attempt, Cause, Failure, Outcome, Run, StopReason
 
 BACKOFF_S = (0, 10, 30, 60, 300)
 DAY_MS = 86_400_000
@@ -84,7 +85,12 @@ def _after_fault(run: Run, attempt: Attempt, now_ms: int) -> RunQueuedAgain | Ru
     node = attempt.failure.node if attempt.failure else None
     if node is not None and node not in avoid and attempt.cause in FAULTS:
         avoid = (*avoid, node)
-    return replace(_again(run, attempt, now_ms), recent_faults_ms=(*recent, now_ms), avoid_nodes=avoid)
+    return replace(
+        _again(run, attempt, now_ms),
+        recent_faults_ms=(*recent, now_ms),
+        avoid_nodes=avoid,
+        text_excuses=run.text_excuses + excused_by_text(attempt),
+    )
 
 
 def _again(run: Run, attempt: Attempt, now_ms: int, *, wait: bool = True) -> RunQueuedAgain:
@@ -98,9 +104,18 @@ def _again(run: Run, attempt: Attempt, now_ms: int, *, wait: bool = True) -> Run
         download_retries=run.download_retries,
         failures_in_row=in_row + 1 if wait else 0,
         recent_faults_ms=run.recent_faults_ms,
-        avoid_nodes=run.avoid_nodes,
+        avoid_nodes=_avoided(run, attempt),
         last_crash=run.last_crash,
+        text_excuses=run.text_excuses,
     )
+
+
+def _avoided(run: Run, attempt: Attempt) -> tuple[str, ...]:
+    """Return where the run would rather not go: also the nodes of ranks that held a hanging gang up, blameless."""
+    stop, stall = attempt.stop, attempt.stall
+    if stop is None or stop.reason is not StopReason.STALLED or stall is None:
+        return run.avoid_nodes
+    return tuple(dict.fromkeys((*run.avoid_nodes, *stall.nodes)))
 
 
 def _end(run: Run, attempt: Attempt, *, outcome: Outcome | None = None, note: str = "") -> RunEnded:

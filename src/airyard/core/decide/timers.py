@@ -8,7 +8,7 @@ from __future__ import annotations
 from airyard.core.actions import Action, CloseTracking, KillMember
 from airyard.core.commands import Tick
 from airyard.core.deadlines import total_end_ms, wait_end
-from airyard.core.decide import ailing
+from airyard.core.decide import ailing, verdicts
 from airyard.core.decide.clearing import expired, leaving
 from airyard.core.decide.decision import Decision, Draft
 from airyard.core.decide.draining import ask_to_leave, draining
@@ -56,6 +56,7 @@ def tick(state: ClusterState, command: Tick, now_ms: int) -> Decision:
         elif run.attempt is not None and run.attempt.live:
             _live(draft, run.attempt)
         _logs(draft)
+        _verdicts(draft)
         events.extend(draft.events)
         actions.extend(draft.actions)
     # Keys are in the order in which they were noted.
@@ -92,6 +93,7 @@ def _quiet(run: Run, now_ms: int) -> bool:
         and attempt.state is AttemptState.RUNNING
         and attempt.stop is None
         and attempt.tracking.state is not TrackingState.PENDING
+        and attempt.verdict_until_ms is None
         and not _total_passed(run, now_ms)
     )
 
@@ -111,6 +113,9 @@ def _total_passed(run: Run, now_ms: int) -> bool:
 
 def _live(draft: Draft, attempt: Attempt) -> None:
     now_ms = draft.now_ms
+    if attempt.gone:
+        advance(draft)  # only its verdict is waited for, and not for long
+        return
     if attempt.tracking.state is TrackingState.PENDING and now_ms - attempt.placed_ms >= TRACKING_WAIT_MS:
         deferred = Tracking(state=TrackingState.DEFERRED, detail="the tracking server did not answer in time")
         draft.emit(TrackingChanged(run_id=attempt.run_id, attempt=attempt.number, tracking=deferred))
@@ -193,3 +198,14 @@ def _logs(draft: Draft) -> None:
             advance(draft)
         elif present.logs_closed and owes_tracking(present):
             draft.act(CloseTracking(run_id=attempt.run_id, attempt=attempt.number))
+
+
+def _verdicts(draft: Draft) -> None:
+    """Ask again for verdicts that are due, and let a run go whose verdict never came."""
+    for attempt in draft.run.attempts:
+        if not verdicts.owed(attempt):
+            continue
+        if not attempt.live and verdicts.given_up(attempt, draft.now_ms):
+            advance(draft)
+        else:
+            verdicts.ask(draft, attempt)

@@ -60,6 +60,7 @@ def hit_of(event: HealthEvent) -> Hit:
         retest=event.retest,
         message=event.message,
         evidence=tuple(line[:500] for line in event.evidence[:5]),
+        component=event.component,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from airyard.core.health.facts import Remedy, Retest, Severity
+from airyard.core.health.facts import Component, Remedy, Retest, Severity
 
 
 class HealthState(Enum):
@@ -96,6 +96,8 @@ class Hit:
     retest: Retest = Retest.T1
     message: str = ""
     evidence: tuple[str, ...] = ()
+    component: Component | None = None
+    """None in records of before it was kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,7 +76,9 @@ def take_snapshot(state: ClusterState, now_ms: int = 0, forecast: Forecast | Non
         waiting=tuple(
             waiting_of(run, forecast) for run in state.runs.values() if run.state is RunState.QUEUED
         ),
-        running=tuple(running_of(run, attempt, forecast) for run, attempt in state.live_attempts()),
+        running=tuple(
+            running_of(run, attempt, forecast) for run, attempt in state.live_attempts() if not attempt.gone
+        ),
         policy=state.policy,
         reservations=tuple(state.reservations.values()),
         usage=used_of(state.usage.items(), now_ms, state.policy.half_life_ms),

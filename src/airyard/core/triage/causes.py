@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from airyard.core.run import Cause
+from airyard.core.cause import Cause
 
 
 class FailureClass(Enum):
@@ -102,3 +102,15 @@ class FailureCause:
             ],
             "also_seen": list(self.cascade),
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What triage made of one failed attempt, and from how much. ``verdict`` None: it could not be judged."""
+
+    verdict: FailureCause | None
+    logs: int = 0
+    """So many members' logs were there to their end, of ``members``."""
+    members: int = 0
+    missing: str = ""
+    """What was not looked at, in words; empty when everything was."""

@@ -1,0 +1,64 @@
+"""A gang whose ranks tell of their steps: one that hangs is named with its stack, a slow one too, a well one never."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.yard import Yard, wait_for
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+GANG = Path(__file__).with_name("gang_of_steps.py")
+
+
+def progress(yard: Yard, run_id: int, until: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """Return what explain says of a run's steps once it is as wanted."""
+    said: dict[str, Any] = {}
+
+    def look() -> bool:
+        said.clear()
+        said.update(yard.data("explain", str(run_id)).get("progress") or {})
+        return bool(said and until(said))
+
+    wait_for(look, 120)
+    return said
+
+
+def test_the_rank_that_hangs_is_named_with_its_stack(yard: Yard) -> None:
+    run_id = yard.submit(f"python {GANG} hang", hang={"timeout_seconds": 5})
+    said = progress(yard, run_id, lambda found: found["stall"] and "stuck" in str(found["stall"]["evidence"]))
+    stall = said["stall"]
+    assert (stall["case"], stall["ranks"], stall["limit_ms"]) == ("COMPUTING", [2], 5000)
+    assert "stuck_in_the_loader" in stall["evidence"][0]
+    assert "rank 2 on" in yard.ok("explain", str(run_id))
+    run = yard.until(run_id, lambda found: found["attempts"][0]["stall"])
+    noted = run["attempts"][0]["stall"]
+    assert (noted["ranks"], noted["over_at"]) == ([2], None)
+    log = yard.call("logs", str(run_id), "--no-follow")
+    assert "rank 2 has made no step for" in log.stdout + log.stderr
+    yard.ok("cancel", str(run_id))
+    yard.ended(run_id)
+
+
+def test_a_run_that_hangs_is_started_again(yard: Yard) -> None:
+    asked = {"timeout_seconds": 5, "action": "restart"}
+    run = yard.ended(yard.submit(f"python {GANG} once", hang=asked, max_retries=1), timeout=120)
+    first, second = run["attempts"]
+    assert (first["cause"], first["stop"]["reason"], first["stall"]["ranks"]) == ("USER_CODE", "STALLED", [2])
+    assert "rank 2 on" in first["failure"]["message"]
+    assert any("stuck_in_the_loader" in text for text in first["stall"]["evidence"])
+    assert (second["outcome"], run["outcome"]) == ("SUCCEEDED", "SUCCEEDED")
+
+
+@pytest.mark.parametrize(("what", "slow"), [("slow", [2]), ("well", [])])
+def test_who_computes_slowly_is_named(yard: Yard, what: str, slow: list[int]) -> None:
+    run_id = yard.submit(f"python {GANG} {what}")
+    # A window is at least twenty steps, and told after five seconds at most.
+    said = progress(yard, run_id, lambda found: found["step"] > 700 or found["stragglers"])
+    assert said["stall"] is None
+    assert [one["rank"] for one in said["stragglers"]] == slow
+    yard.ok("cancel", str(run_id))
+    yard.ended(run_id)
