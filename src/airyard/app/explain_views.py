@@ -100,8 +100,8 @@ NO_PARTS: Document = {
     "went_before": None,
     "preemption": None,
     "estimates": None,
-    "notifications": [],
     "progress": None,
+    "notifications": [],
 }
 
 

@@ -87,12 +87,12 @@ def _attempt_ended(recorded: Recorded, event: events.AttemptEnded) -> Notice | N
     )
 
 
-def _attempt_stalled(recorded: Recorded, event: Any) -> Notice:
+def _attempt_stalled(recorded: Recorded, event: events.AttemptStalled) -> Notice:
     """A verdict that changes is about the same stall: it is told once."""
     stall = event.stall
     return Notice(
         kinds=(RunNotice.STALLED,),
-        key=f"stall.{event.run_id}.{event.attempt}.{stall.at_ms}",
+        key=f"stall.{event.run_id}.{event.attempt}.{stall.step}",
         at_ms=recorded.at_ms,
         message=stall.message,
         run_id=event.run_id,

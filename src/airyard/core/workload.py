@@ -489,10 +489,10 @@ class Workload:
         What was added later is left out while unset, so that older hashes stay.
         """
         out = self._json()
-        if self.notify:
-            out["notify"] = [rule.to_json() for rule in self.notify]
         if self.hang != HangRules():
             out["hang"] = self.hang.to_json()
+        if self.notify:
+            out["notify"] = [rule.to_json() for rule in self.notify]
         return out if self.run_as is None else {**out, "run_as": self.run_as}
 
     def _json(self) -> dict[str, Any]:

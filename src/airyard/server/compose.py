@@ -188,12 +188,12 @@ class Server:
             with _stopping_the_agent_on_failure(loop, engine):
                 declare_configured(loop, self._declared, context.owner)
             engine.warm(self._default_base())
-            housekeeper = Housekeeper(context)
-            housekeeper.start()
-            parts.callback(housekeeper.stop)
-            keeper = EstimateKeeper(loop, reads, SqlEstimateStore(self._database), self._clock)
-            keeper.start()
-            parts.callback(keeper.stop)
+            for part in (
+                Housekeeper(context),
+                EstimateKeeper(loop, reads, SqlEstimateStore(self._database), self._clock),
+            ):
+                part.start()
+                parts.callback(part.stop)
             self._notify(context, parts)
             app = self._app(context, gatekeeper, tracking, url, leases)
             if made.routes is not None:

@@ -82,11 +82,9 @@ async def explain_run(context: Context, caller: Caller, ref: Ref) -> Document:
     run = await run_of(context, caller, ref)
     parts = await _parts(context, run)
     away = await query(context, _away) if run.state is RunState.ACTIVE else ()
-    told = {
-        "progress": progress_document(context.steps, run, context.clock.monotonic_ms()),
-        "notifications": await _not_arrived(context, run),
-    }
-    return {**explain_views.NO_PARTS, **explanation(run, away=away), **parts, **told}
+    progress = {"progress": progress_document(context.steps, run, context.clock.monotonic_ms())}
+    told = {"notifications": await _not_arrived(context, run)}
+    return {**explain_views.NO_PARTS, **explanation(run, away=away), **parts, **progress, **told}
 
 
 async def _not_arrived(context: ServerContext, run: Run) -> list[Document]:

@@ -368,10 +368,10 @@ class WorkloadFile(Block):
     )
     timeouts: TimeoutsBlock | None = setting("Limits beside timeout_minutes.", origin=Origin.AIRYARD)
     preemption: PreemptionBlock | None = setting("How the run is asked to leave.", origin=Origin.AIRYARD)
+    hang: HangBlock | None = setting("What to do when the run makes no steps.", origin=Origin.AIRYARD)
     notify: Annotated[list[NotifyBlock], Field(max_length=MAX_RULES)] | None = setting(
         "Whom to tell when something becomes of the run.", origin=Origin.AIRYARD
     )
-    hang: HangBlock | None = setting("What to do when the run makes no steps.", origin=Origin.AIRYARD)
     idempotency_token: Annotated[str, Field(min_length=1, max_length=64)] | None = setting(
         "Submitting again with the same token gives the same run; --idempotency-key goes first.",
         shown_default="a new one each time",

@@ -116,28 +116,6 @@ class EvictedDoc(Answer):
     text: str
 
 
-class NotificationDoc(Answer):
-    """One message to one receiver (docs/notifications.md); ``to`` without path and query, which may be secret."""
-
-    id: str
-    kind: str
-    at: str
-    run_id: int | None
-    to: str
-    state: Literal["WAITING", "DELIVERED", "GIVEN_UP"]
-    tries: int
-    next_at: str | None
-    ended_at: str | None
-    error: str | None
-
-
-class NotificationsAnswer(Answer):
-    """What is kept of messages, newest first, and how many there are in each state."""
-
-    notifications: list[NotificationDoc]
-    counts: dict[str, int]
-
-
 class StallDoc(Answer):
     """That a running gang makes no steps, and which ranks hold it up; ``suspect_node`` blames nobody."""
 
@@ -174,6 +152,28 @@ class ProgressDoc(Answer):
     stragglers: list[StragglerDoc]
 
 
+class NotificationDoc(Answer):
+    """One message to one receiver (docs/notifications.md); ``to`` without path and query, which may be secret."""
+
+    id: str
+    kind: str
+    at: str
+    run_id: int | None
+    to: str
+    state: Literal["WAITING", "DELIVERED", "GIVEN_UP"]
+    tries: int
+    next_at: str | None
+    ended_at: str | None
+    error: str | None
+
+
+class NotificationsAnswer(Answer):
+    """What is kept of messages, newest first, and how many there are in each state."""
+
+    notifications: list[NotificationDoc]
+    counts: dict[str, int]
+
+
 class ExplainAnswer(Answer):
     """Why a run is where it is. What does not apply in its state is null or empty."""
 
@@ -197,7 +197,7 @@ class ExplainAnswer(Answer):
     evicted: EvictedDoc | None
     judgement: JudgementDoc | None = None
     estimates: EstimatesDoc | None
+    progress: ProgressDoc | None
     notifications: list[NotificationDoc]
     """Those that have not arrived."""
-    progress: ProgressDoc | None
     fix: FixDoc | None
