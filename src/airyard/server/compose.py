@@ -188,10 +188,8 @@ class Server:
             with _stopping_the_agent_on_failure(loop, engine):
                 declare_configured(loop, self._declared, context.owner)
             engine.warm(self._default_base())
-            for part in (
-                Housekeeper(context),
-                EstimateKeeper(loop, reads, SqlEstimateStore(self._database), self._clock),
-            ):
+            keeper = EstimateKeeper(loop, reads, SqlEstimateStore(self._database), self._clock)
+            for part in (Housekeeper(context), keeper):
                 part.start()
                 parts.callback(part.stop)
             self._notify(context, parts)
