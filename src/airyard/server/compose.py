@@ -157,6 +157,7 @@ class Server:
                 temporary=folder / "tmp",
                 find_diff=partial(sources.find, self._data_home / sources.FOLDER, sources.Kind.DIFF),
                 remedies=Remedies(self._config.health.model_dump()),
+                test_python=str(self._default_base().get("python") or ""),
             )
             journal, warm = led_journal(self._inherited, self._database)
             loop = ControlLoop(
@@ -318,6 +319,7 @@ class Server:
             simulate=self._simulate,
             has_environment=has_environment,
             tidy_nodes=effects.tidy,
+            rounds=effects.rounds(loop, self._clock.now_ms),
             containment=lambda: effects.containment,
             access=self._access(gatekeeper, loop),
             shutdown=self.ask_to_stop,

@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,13 @@ from airyard.core.run import Attempt, Run, Tracking, TrackingState
 from airyard.ports.engine import ContainmentSeen, Engine, Fact, Samples
 from airyard.ports.log_store import LogStore
 from airyard.ports.tracker import Metric, TrackedRun
+from airyard.server.node_rounds import NodeRounds, Retests, find_node
 from airyard.server.remedies import Remedies
 
 ARTIFACT_BYTES = 64 << 20
 DIFF_ARTIFACT = "git/diff.patch"
 RENEW_S = 1.0
+REPORT_S = 30.0
 
 _log = structlog.get_logger("airyard.effects")
 
@@ -71,7 +74,9 @@ class Effects:
         temporary: Path,
         find_diff: Callable[[str], Path | None],
         remedies: Remedies | None = None,
+        test_python: str = "",
     ) -> None:
+        """``test_python``: the interpreter that makes GPUs work in tests of nodes, if it has torch there."""
         self._engine = engine
         self._worker = worker
         self._logs = logs
@@ -80,6 +85,7 @@ class Effects:
         self._temporary = temporary
         self._find_diff = find_diff
         self._remedies = remedies or Remedies({})
+        self._test_python = test_python
         self._loop: ControlLoop | None = None
         self._slow: queue.Queue[OpenTracking | CloseTracking | None] = queue.Queue()
         self._in_flight: set[Action] = set()
@@ -94,7 +100,10 @@ class Effects:
         """Begin: tracking actions are worked off, and the engine's facts go to the loop."""
         self._loop = loop
         self._thread.start()
-        self._remedies.start(self._submit)
+        retests = Retests(
+            check_node=self._engine.check_node, find_node=partial(find_node, loop), python=self._test_python
+        )
+        self._remedies.start(self._submit, retests.test)
         self._engine.connect(self._on_fact)
 
     def stop(self) -> None:
@@ -121,6 +130,16 @@ class Effects:
                     self._begin(action)
                 case RunRemedy() | RunRetest():
                     self._remedies.do(action)
+
+    def rounds(self, loop: ControlLoop, now_ms: Callable[[], int]) -> NodeRounds:
+        """Return the rounds of checks that persons ask for."""
+        return NodeRounds(
+            check_node=self._engine.check_node,
+            find_node=partial(find_node, loop),
+            report=lambda command: loop.submit(command).result(timeout=REPORT_S),
+            now_ms=now_ms,
+            python=self._test_python,
+        )
 
     def has_environment(self, environment: Mapping[str, Any]) -> bool | None:
         """Ask whether the nodes have an environment built; None when nobody answers. Blocks for the answer."""
