@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,15 +16,21 @@ from acceptance_yard import Yard
 pytestmark = pytest.mark.e2e
 PATIENCE_S = 90
 OWN = """
+import time
 from pathlib import Path
 
 from airyard.checks.contract import Check, Probe, failed, passed
 from airyard.core.health.facts import Component
 
 BAD = Path({mark!r})
+HELD = BAD.with_name("held")
 
 
 def collect(site):
+    if HELD.exists():
+        HELD.with_name("holds").touch()
+    while HELD.exists():
+        time.sleep(0.05)
     return BAD.exists()
 
 
@@ -33,7 +41,7 @@ def judge(bad, limits):
 
 
 CHECK = Check(name="site.fan", title="t", passes="p", judge=judge)
-PROBE = Probe(name="fan", collect=collect, checks=(CHECK,))
+PROBE = Probe(name="fan", collect=collect, checks=(CHECK,), deadline_s=60.0)
 """
 
 
@@ -103,6 +111,32 @@ def test_a_node_that_is_given_back_is_tested_by_its_agent(yard: Yard, own_check:
     own_check.unlink()
     assert yard.run("health", "maintenance", node, "on").returncode == 0
     assert yard.run("health", "maintenance", node, "off").returncode == 0
+    until_state(yard, node, "HEALTHY")
+
+
+def until_held(yard: Yard) -> None:
+    """Wait until a round is at the site's own check, which waits."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (yard.work / "holds").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (yard.work / "holds").unlink()
+
+
+def test_a_test_is_asked_for_again_after_a_kill_of_agent_and_server(yard: Yard, own_check: Any) -> None:
+    node = slots(yard)[2]
+    assert yard.run("health", "maintenance", node, "on").returncode == 0
+    held = yard.work / "held"
+    held.touch()
+    assert yard.run("health", "maintenance", node, "off").returncode == 0
+    until_held(yard)
+    os.kill(json.loads((yard.home / "node" / "agent.json").read_text())["pid"], signal.SIGKILL)
+    until_held(yard)
+    os.kill(int(data(yard, "status")["pid"]), signal.SIGKILL)
+    assert state(yard, node) == "ENROLLING"
+    until_held(yard)
+    assert state(yard, node) == "ENROLLING", "what nobody has answered is no pass"
+    held.unlink()
     until_state(yard, node, "HEALTHY")
 
 
