@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from airyard.core.access.people import People
 from airyard.core.actions import Action
 from airyard.core.cluster import Device, Machine, Node
 from airyard.core.commands import MachineSeen, MemberReports, Report, ReportKind
+from airyard.core.errors import Unavailable
 from airyard.core.ids import MemberKey
 from airyard.core.log_frames import LogRecord, LogStream, encode
 from airyard.core.run import Cause, Exit, LogClose, Run
@@ -37,6 +39,7 @@ from airyard.server.audit import AuditLog
 from airyard.server.auth import Gatekeeper
 from airyard.server.context import AccessParts, ServerContext
 from airyard.server.logins import LoginDesk
+from airyard.server.node_rounds import NodeRounds, find_node
 
 TOKEN = "ayt_" + "x" * 43
 HEADERS = {"authorization": f"Bearer {TOKEN}"}
@@ -77,6 +80,13 @@ class Yard:
             simulate={},
             has_environment=lambda workload: None,
             tidy_nodes=lambda age_ms, cap_bytes, dry_run: {},
+            rounds=NodeRounds(
+                check_node=self.check_node,
+                find_node=partial(find_node, self.loop),
+                report=lambda command: self.loop.submit(command).result(timeout=30),
+                now_ms=clock.now_ms,
+                python="",
+            ),
             containment=lambda: {"kind": "cookie", "limits": "", "reason": "a test"},
             access=self._access(server),
             shutdown=self.stopped.set,
@@ -86,6 +96,12 @@ class Yard:
         self.join_machine("host", cpu_slots=cpu_slots, gpu_nodes=gpu_nodes)
 
     logins: LoginDesk | None = None
+
+    def check_node(
+        self, machine: str, asked: Mapping[str, Any], *, should_stop: Callable[[], bool]
+    ) -> Mapping[str, Any]:
+        """Say that the machine is away: it is only in the journal."""
+        raise Unavailable(f"machine {machine} cannot be reached: nothing was checked", code="MACHINE_AWAY")
 
     def _access(self, folder: Path) -> AccessParts:
         """Have the real gatekeeper over ``users``, which a test may replace."""

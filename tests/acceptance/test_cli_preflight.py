@@ -74,9 +74,11 @@ def test_a_node_that_fails_a_check_is_cordoned_and_the_run_goes_on_elsewhere_for
             "(measured 1, limit 0); next: look again"
         )
         assert run["attempts"][0]["failure"]["message"] == words
-        shown = json.loads(yard.run("nodes", unfit, "-o", "json").stdout)["data"]["node"]["cordon"]
-        assert (shown["by"], shown["reason"]) == ("preflight", words)
+        shown = json.loads(yard.run("nodes", unfit, "-o", "json").stdout)["data"]
+        (taken_out,) = [step for step in shown["story"] if step["after"] == "CORDONED"]
+        assert (taken_out["by"], taken_out["why"]) == ("preflight", words)
         assert (yard.home / "node" / "certificates" / f"{fit}.json").exists()
+        yard.run("cordon", unfit)  # it is simulated, so that it is mended and back soon
         started = yard.run("run", workload, "-o", "json")
         run_id = str(json.loads(started.stdout)["data"]["run_id"])
         until(yard, run_id, "SUCCEEDED")

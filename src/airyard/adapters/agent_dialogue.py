@@ -72,6 +72,8 @@ class Dialogue:
         self._next_id = 1
         self._greeted = False
         self._renewing = False
+        self.is_open = False
+        """An agent is there, as far as the transport knows."""
         self.machine = ""
         """The machine's name; empty until an agent has said hello."""
 
@@ -136,6 +138,7 @@ class Dialogue:
         self._server_url = server_url or self._server_url
         self._config = dict(config) if config is not None else self._config
         self._greeted = self._renewing = False
+        self.is_open = True
         with self._lock:
             self._sent.clear()
             self._unsent = list(self._requests)
@@ -174,6 +177,7 @@ class Dialogue:
 
     def lost(self) -> None:
         """Take in that the connection ended."""
+        self.is_open = False
         with self._lock:
             calls = list(self._calls.values())
             self._calls.clear()

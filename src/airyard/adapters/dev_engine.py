@@ -27,6 +27,7 @@ import structlog
 from airyard.adapters.agent_dialogue import Dialogue
 from airyard.adapters.dialogues import ASK_S, TIDY_S, Dialogues, any_ready, ask_all, tidied
 from airyard.adapters.line_stream import READ_BYTES, LineBuffer, Waker
+from airyard.adapters.node_checking import check_over
 from airyard.core.actions import ForgetMember, KillMember, ShipLogs, StartMember
 from airyard.ports.engine import Fact, FactSink
 
@@ -123,6 +124,12 @@ class DevEngine:
         """See ``Engine``."""
         asked = self._connected()
         return tidied(ask_all(asked, "tidy", TIDY_S, age_ms=age_ms, cap_bytes=cap_bytes, dry_run=dry_run), "")
+
+    def check_node(
+        self, machine: str, asked: Mapping[str, Any], *, should_stop: Callable[[], bool]
+    ) -> Mapping[str, Any]:
+        """See ``Engine``."""
+        return check_over(self._dialogues.of(machine), machine, asked, should_stop)
 
     def close(self) -> None:
         """See ``Engine``."""

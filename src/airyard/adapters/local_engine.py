@@ -19,6 +19,7 @@ from typing import Any
 from airyard.adapters.agent_dialogue import Dialogue, OtherVersion
 from airyard.adapters.agent_process import connected, start_agent
 from airyard.adapters.line_stream import READ_BYTES, LineBuffer, Waker
+from airyard.adapters.node_checking import check_over
 from airyard.core.actions import ForgetMember, KillMember, ShipLogs, StartMember
 from airyard.core.errors import Unavailable
 from airyard.ports.engine import Fact, FactSink
@@ -137,6 +138,12 @@ class LocalEngine:
                 buffer += data
             answer: dict[str, Any] = json.loads(buffer)
             return answer
+
+    def check_node(
+        self, machine: str, asked: Mapping[str, Any], *, should_stop: Callable[[], bool]
+    ) -> Mapping[str, Any]:
+        """See ``Engine``."""
+        return check_over(self._dialogue, machine, asked, should_stop)
 
     def close(self) -> None:
         """Stop delivering facts. The agent and all members live on."""

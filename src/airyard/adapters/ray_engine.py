@@ -27,6 +27,7 @@ from airyard.adapters import ray_command
 from airyard.adapters.agent_dialogue import Dialogue
 from airyard.adapters.dialogues import ASK_S, TIDY_S, Answers, Dialogues, any_ready, ask_all, tidied
 from airyard.adapters.line_stream import READ_BYTES, LineBuffer, Waker
+from airyard.adapters.node_checking import check_over
 from airyard.adapters.ray_head import RayHead
 from airyard.adapters.ray_node import RayNode
 from airyard.core.actions import ForgetMember, KillMember, ShipLogs, StartMember
@@ -171,6 +172,12 @@ class RayEngine:
         """See ``Engine``: the sum over all machines that are there."""
         answers = self._ask_all("tidy", TIDY_S, age_ms=age_ms, cap_bytes=cap_bytes, dry_run=dry_run)
         return tidied(answers, self.problem)
+
+    def check_node(
+        self, machine: str, asked: Mapping[str, Any], *, should_stop: Callable[[], bool]
+    ) -> Mapping[str, Any]:
+        """See ``Engine``."""
+        return check_over(self._dialogues.of(machine), machine, asked, should_stop)
 
     def close(self) -> None:
         """Stop delivering facts. Ray, the agents and all members live on."""

@@ -25,6 +25,30 @@ PROBES: tuple[Probe, ...] = (
     *PREFLIGHT,
 )
 
+SURE = frozenset(
+    {
+        "gpu.count",
+        "gpu.lost",
+        "gpu.ecc_uncorrected",
+        "gpu.rows",
+        "gpu.recovery",
+        "card.driver",
+        "card.identity",
+        "host.disk",
+    }
+)
+"""What speaks against a node even where nobody asked for checks: what the driver says itself, and a disk that is full.
+
+The rest may be meant so (links of a GPU that a virtual machine was given, ECC that is off), be long cured (the kernel's
+log), or have limits that are guesses.
+"""
+_OURS = frozenset(check.name for probe in PROBES for check in probe.checks)
+
+
+def is_sure(check: str) -> bool:
+    """True for the surest checks, and for a site's own, which nobody puts there for nothing."""
+    return check in SURE or check not in _OURS
+
 
 def probes(profile: Profile, own: Sequence[Probe] = ()) -> list[Probe]:
     """Return the probes of a profile; the full one has the fast one's, too."""

@@ -8,7 +8,9 @@ killed (it waits in the kernel) is left behind and told of.
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -22,6 +24,7 @@ from airyard.checks.thresholds import Table, generation_of, limits
 from airyard.core.health.facts import CheckResult, CheckStatus
 
 _KILL_S = 1.0
+_DIE_WITH_PARENT = 1
 
 
 def run(probes: Sequence[Probe], site: Site, table: Table) -> list[CheckResult]:
@@ -49,7 +52,13 @@ Collected = tuple[str, Any, int]
 """``read``, ``crashed`` or ``late``; what was read, or why not; the milliseconds that it took."""
 
 
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it is gone, however that ended."""
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+
+
 def _collect(probe: Probe, site: Site, sender: Connection) -> None:
+    die_with_parent()
     began = time.monotonic()
     found: Collected
     try:

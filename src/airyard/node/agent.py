@@ -37,6 +37,7 @@ from airyard.node.inventory import Inventory, Node, Offer, host_name, open_nvml
 from airyard.node.lease import lease_is_overdue
 from airyard.node.log_rest import close_unwritten, ship_rest
 from airyard.node.network import collect, describe
+from airyard.node.node_checks import ChecksRefused, NodeChecks
 from airyard.node.runner_http import Servers
 from airyard.node.sampling import EVERY_S, Sampled, Sampler
 from airyard.node.trust import kept_ca
@@ -81,6 +82,7 @@ class Agent:
         self._overdue: set[str] = set()
         self._unstarted: set[str] = set()  # known to have written nothing
         self._workers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="work")
+        self._checks = NodeChecks(self._node_folder)
         self._done: deque[Callable[[], None]] = deque()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._hub = Hub(bind_unix(self._node_folder / "agent.sock"), self._on_line)
@@ -106,6 +108,7 @@ class Agent:
             self._nvml.client.close()
         self._zygote.close()
         self._inventory.close()
+        self._checks.close()
         self._workers.shutdown(wait=False, cancel_futures=True)
 
     def stop(self) -> None:
@@ -125,7 +128,9 @@ class Agent:
                 self._due_s[name] = now_s + every_s
                 action()
 
-    def _later(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+    def _later(
+        self, work: Callable[[], Any], then: Callable[[Any], None], pool: ThreadPoolExecutor | None = None
+    ) -> None:
         """Do ``work`` on another thread and ``then`` with its result on this one."""
 
         def run() -> None:
@@ -136,7 +141,7 @@ class Agent:
                 result = None
             self._soon(lambda: then(result))
 
-        self._workers.submit(run)
+        (pool or self._workers).submit(run)
 
     def _soon(self, action: Callable[[], None]) -> None:
         """Do something on this thread; called from any."""
@@ -286,6 +291,8 @@ class Agent:
             "has_environment": self._has_environment,
             "tidy": self._tidy,
             "health_taken": self._health_taken,
+            "check": self._check,
+            "check_stop": self._check_stop,
             "stop": self._stop,
         }.get(op)
         try:
@@ -347,6 +354,7 @@ class Agent:
 
     def _start(self, _: Connection, request: dict[str, Any]) -> dict[str, Any]:
         key = str(request["key"])
+        self._checks.give_way(str(request["node"]))
         folder = self._attempts.folder(key)
         if not folder.create():
             known = self._known.get(key)
@@ -455,8 +463,27 @@ class Agent:
 
         self._answer_later(connection, request, work)
 
+    def _check(self, connection: Connection, request: dict[str, Any]) -> None:
+        """Answers when the round is over; it is ended when nobody is there any more to hear of it."""
+        name = str(request["node"])
+        node = next((one for one in self._nodes if one.name == name), None)
+        busy = any(one.state is Seen.ALIVE and one.node == name for one in self._known.values())
+        try:
+            work = self._checks.begin(request, node, busy=busy, is_wanted=lambda: connection.is_open)
+        except ChecksRefused as refused:
+            raise Refusal(refused.code, refused.message) from refused
+        self._answer_later(connection, request, work, self._checks.pool)
+
+    def _check_stop(self, _: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        self._checks.stop(str(request["name"]))
+        return {}
+
     def _answer_later(
-        self, connection: Connection, request: dict[str, Any], work: Callable[[], dict[str, Any]]
+        self,
+        connection: Connection,
+        request: dict[str, Any],
+        work: Callable[[], dict[str, Any]],
+        pool: ThreadPoolExecutor | None = None,
     ) -> None:
         """Do ``work`` on another thread and answer with what it returns."""
 
@@ -468,7 +495,7 @@ class Agent:
             else:
                 connection.send({"id": request.get("id"), "ok": True, "result": result})
 
-        self._later(work, answer)
+        self._later(work, answer, pool)
 
     def _stop(self, _: Connection, request: dict[str, Any]) -> dict[str, Any]:
         self.stop()

@@ -57,6 +57,11 @@ class Connection:
         self._outgoing += json.dumps(value, separators=(",", ":")).encode() + b"\n"
         self._flush()
 
+    @property
+    def is_open(self) -> bool:
+        """False once it was cut, from either side. Any thread."""
+        return self._stream.fileno() >= 0
+
     def close(self) -> None:
         """Cut the connection."""
         if self._stream.fileno() >= 0:

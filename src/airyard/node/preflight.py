@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import airyard
-from airyard.checks.catalogue import PROBES
+from airyard.checks.catalogue import is_sure
 from airyard.checks.contract import Profile
 from airyard.checks.preflight import certificate
 from airyard.checks.preflight.certificate import Identity
@@ -38,23 +38,6 @@ DEADLINE_S = {Profile.FAST: 75.0, Profile.FULL: 930.0}
 _LOOK_S = 0.05
 _KILL_S = 2.0
 _OF_DEVICE = frozenset({Component.GPU, Component.GPU_MEMORY})
-_SURE = frozenset(
-    {
-        "gpu.count",
-        "gpu.lost",
-        "gpu.ecc_uncorrected",
-        "gpu.rows",
-        "gpu.recovery",
-        "card.driver",
-        "card.identity",
-        "host.disk",
-    }
-)
-"""What speaks against a node even where nobody asked for checks: what the driver says itself, and a disk that is full.
-
-The rest may be meant so (links of a GPU that a virtual machine was given, ECC that is off), be long cured (the kernel's
-log), or have limits that are guesses.
-"""
 _MODULE = "airyard.checks.preflight"
 
 
@@ -91,7 +74,9 @@ def run(
     if kept is not None and kept.holds(now, profile, _now_ms()):
         return
     began = time.monotonic()
-    wish = {"profile": profile.value, "setting": _setting(order, asked, node_folder).as_json()}
+    python = str((order.get("environment") or {}).get("python") or "")
+    setting = setting_of(python, asked.get("uuids") or (), node_folder)
+    wish = {"profile": profile.value, "setting": setting.as_json()}
     results = check(wish, DEADLINE_S[profile], should_stop)
     if results is None:
         note(f"preflight: the checks gave no answer; the node {node} is used as it is")
@@ -135,12 +120,11 @@ def refusing(results: Sequence[CheckResult], devices: Sequence[int], *, strict: 
     site's own, which nobody puts there for nothing.
     """
     mine = set(devices)
-    ours = {check.name for probe in PROBES for check in probe.checks}
     return [
         result
         for result in results
         if result.status is CheckStatus.FAIL
-        and (strict or result.check in _SURE or result.check not in ours)
+        and (strict or is_sure(result.check))
         and (result.device is None or result.device in mine)
     ]
 
@@ -203,12 +187,13 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         process.wait(_KILL_S)
 
 
-def _setting(order: Mapping[str, Any], asked: Mapping[str, Any], node_folder: Path) -> Setting:
+def setting_of(python: str, uuids: Sequence[str], node_folder: Path) -> Setting:
+    """Return what checks of a node of this machine are told: ``python`` has torch, ``uuids`` are its GPUs."""
     limits, own = _limits(node_folder), _own(node_folder)
     return Setting(
         data_folder=node_folder,
-        python=str((order.get("environment") or {}).get("python") or ""),
-        known={"uuids": " ".join(asked.get("uuids") or ())},
+        python=python,
+        known={"uuids": " ".join(uuids)},
         limits_file=str(limits) if limits.is_file() else "",
         own_folder=str(own) if own.is_dir() else "",
     )

@@ -123,6 +123,17 @@ class Engine(Protocol):
         """
         ...
 
+    def check_node(
+        self, machine: str, asked: Mapping[str, Any], *, should_stop: Callable[[], bool]
+    ) -> Mapping[str, Any]:
+        """Have a round of checks run on a node; return ``{state, results, took_s?}`` of the ``check`` operation.
+
+        ``asked`` holds ``name`` (the same again replaces the first), ``node``, ``profile`` and ``python``. Blocks until
+        ``should_stop`` at most, which ends the round. Raises: Unavailable with the code MACHINE_AWAY,
+        AGENT_TOO_OLD, or the agent's own: CHECKS_BUSY, NODE_IN_USE, UNKNOWN_NODE.
+        """
+        ...
+
     def renew(self) -> None:
         """Have every machine that can be reached say hello again: a fact of it could not be taken in."""
         ...

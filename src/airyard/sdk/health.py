@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from airyard.core.errors import from_json
 from airyard.sdk import requests
 from airyard.sdk.requests import Request
 
 Document = dict[str, Any]
+WAIT_S = 20.0
 
 
 class Health:
@@ -43,3 +45,17 @@ class Health:
     def report(self, events: Sequence[Mapping[str, Any]]) -> Document:
         """Report what a monitor of one's own saw; returns ``{taken}``."""
         return self._send(requests.health_report(events))
+
+    def check(self, node: str, *, full: bool = False) -> Document:
+        """Have a node checked by its agent, and wait: ``{node, profile, simulated, reported, checks}``.
+
+        Blocks for seconds, with ``full`` for minutes. Raises: NotFound, and Unavailable where there are no results.
+        """
+        begun = self._send(requests.check_node(node, "full" if full else "fast"))
+        while True:
+            found = self._send(requests.checked(begun["round"], WAIT_S))
+            if found["done"]:
+                # Of the round, not of this request: asking once more would change nothing.
+                if problem := found.pop("problem", None):
+                    raise from_json(503, problem)
+                return found

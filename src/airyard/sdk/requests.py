@@ -284,6 +284,17 @@ def health_report(events: Sequence[Mapping[str, Any]]) -> Request:
     return Request(method="POST", path=_path("health", "report"), body={"events": [*events]})
 
 
+def check_node(node: str, profile: str) -> Request:
+    """Have a node checked. Not repeatable: a second round would be refused while the first goes on."""
+    body = {"node": node, "profile": profile}
+    return Request(method="POST", path=_path("health", "check"), body=body, idempotent=False)
+
+
+def checked(name: str, wait_s: float) -> Request:
+    """Wait on the server for the results of a round of checks."""
+    return Request(method="GET", path=_path("health", "check", name, query=[("wait_s", wait_s)]))
+
+
 def pools() -> Request:
     """Read the pools and what is free in them."""
     return Request(method="GET", path=_path("pools"))

@@ -9,13 +9,10 @@ import asyncio
 import contextlib
 import getpass
 import os
-import signal
-import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import structlog
@@ -47,6 +44,7 @@ from airyard.core.workload import DEFAULT_ENVIRONMENT_VERSION, Workload
 from airyard.ports.engine import Engine
 from airyard.ports.journal import Journal
 from airyard.server import routes_runner, sources
+from airyard.server.announcing import AnnouncingServer
 from airyard.server.app import create_app
 from airyard.server.audit import AuditLog
 from airyard.server.auth import SESSION_COOKIE, Gatekeeper
@@ -161,6 +159,7 @@ class Server:
                 find_diff=partial(sources.find, self._data_home / sources.FOLDER, sources.Kind.DIFF),
                 remedies=Remedies(self._config.health.model_dump(exclude={"monitor"})),
                 judges=Judges(logs, self._clock),
+                test_python=str(self._default_base().get("python") or ""),
             )
             journal, warm = led_journal(self._inherited, self._database)
             loop = ControlLoop(
@@ -332,6 +331,7 @@ class Server:
             simulate=self._simulate,
             has_environment=has_environment,
             tidy_nodes=effects.tidy,
+            rounds=effects.rounds(loop, self._clock.now_ms),
             containment=lambda: effects.containment,
             access=self._access(gatekeeper, loop),
             shutdown=self.ask_to_stop,
@@ -423,7 +423,7 @@ class Server:
         on_stopping: Callable[[], None],
     ) -> None:
         host, port, url = address_of(doors.private)
-        server = _AnnouncingServer(
+        server = AnnouncingServer(
             uvicorn.Config(
                 app,
                 log_config=None,
@@ -471,52 +471,6 @@ class Server:
         finally:
             if self._uvicorn is not None:
                 self._uvicorn.should_exit = True
-
-
-class _AnnouncingServer(uvicorn.Server):
-    """Says when it accepts connections and when it ends, and leaves signals to uvicorn's own handling."""
-
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        *,
-        on_started: Callable[[], None],
-        on_stopping: Callable[[], None],
-        on_signal: Callable[[], None],
-    ) -> None:
-        super().__init__(config)
-        self._on_signal = on_signal
-        self._signalled = False
-        self._on_started = on_started
-        self._on_stopping = on_stopping
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._on_started()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._on_stopping()
-        await super().shutdown(sockets)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin a clean stop at the first signal; a second one does not wait for it."""
-        if self._signalled:
-            super().handle_exit(sig, frame)
-            return
-        self._signalled = True
-        self._on_signal()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Any:
-        """Stop on SIGTERM and SIGINT without raising them again afterwards: parts are still to be closed."""
-        previous = {
-            number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
 
 
 def _take_for_away(loop: ControlLoop) -> None:

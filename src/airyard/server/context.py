@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from airyard.app.retention import RetentionPolicy
     from airyard.ports.tracker import Tracker
     from airyard.server.logins import LoginDesk
+    from airyard.server.node_rounds import NodeRounds
 
 
 __all__ = ["AccessParts", "Principal", "ServerContext"]
@@ -93,6 +94,8 @@ class ServerContext:
     """Whether the workload's environment is built on the nodes; None when they cannot be asked. Blocks."""
     tidy_nodes: Callable[[int | None, int | None, bool], Mapping[str, Any]]
     """(age in ms, cap in bytes, dry run) -> what of the environments on nodes went, or would go."""
+    rounds: NodeRounds
+    """Checks of nodes, for persons."""
     containment: Callable[[], Mapping[str, Any]]
     access: AccessParts
     shutdown: Callable[[], None]

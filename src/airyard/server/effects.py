@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +60,13 @@ from airyard.ports.log_store import LogStore
 from airyard.ports.tracker import Metric, TrackedRun
 from airyard.server.gauges import Gauges
 from airyard.server.judges import Judges
+from airyard.server.node_rounds import NodeRounds, Retests, find_node
 from airyard.server.remedies import Remedies
 
 ARTIFACT_BYTES = 64 << 20
 DIFF_ARTIFACT = "git/diff.patch"
 RENEW_S = 1.0
+REPORT_S = 30.0
 
 _log = structlog.get_logger("airyard.effects")
 
@@ -83,7 +86,9 @@ class Effects:
         find_diff: Callable[[str], Path | None],
         remedies: Remedies | None = None,
         judges: Judges | None = None,
+        test_python: str = "",
     ) -> None:
+        """``test_python``: the interpreter that makes GPUs work in tests of nodes, if it has torch there."""
         self._engine = engine
         self._worker = worker
         self._logs = logs
@@ -93,6 +98,7 @@ class Effects:
         self._find_diff = find_diff
         self._remedies = remedies or Remedies({})
         self._judges = judges
+        self._test_python = test_python
         self._loop: ControlLoop | None = None
         self.gauges = Gauges()
         self._slow: queue.Queue[OpenTracking | CloseTracking | None] = queue.Queue()
@@ -108,7 +114,10 @@ class Effects:
         """Begin: tracking actions are worked off, and the engine's facts go to the loop."""
         self._loop = loop
         self._thread.start()
-        self._remedies.start(self._submit)
+        retests = Retests(
+            check_node=self._engine.check_node, find_node=partial(find_node, loop), python=self._test_python
+        )
+        self._remedies.start(self._submit, retests.test)
         if self._judges is not None:
             self._judges.start(loop)
         self._engine.connect(self._on_fact)
@@ -142,6 +151,16 @@ class Effects:
                 case JudgeAttempt():
                     if self._judges is not None:
                         self._judges.do(action)
+
+    def rounds(self, loop: ControlLoop, now_ms: Callable[[], int]) -> NodeRounds:
+        """Return the rounds of checks that persons ask for."""
+        return NodeRounds(
+            check_node=self._engine.check_node,
+            find_node=partial(find_node, loop),
+            report=lambda command: loop.submit(command).result(timeout=REPORT_S),
+            now_ms=now_ms,
+            python=self._test_python,
+        )
 
     def has_environment(self, environment: Mapping[str, Any]) -> bool | None:
         """Ask whether the nodes have an environment built; None when nobody answers. Blocks for the answer."""

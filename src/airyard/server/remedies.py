@@ -13,6 +13,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 import structlog
@@ -26,6 +27,9 @@ from airyard.core.health.states import RemedyOutcome
 SIDE_BY_SIDE = 4
 """So many nodes are mended or tested at a time."""
 SAID_CHARACTERS = 300
+AGAIN_S = 2.0
+"""A test that could not be carried out is asked for again after this."""
+Test = Callable[[RunRetest, Callable[[], bool]], RetestDone | None]
 _KEYS = {
     Remedy.GPU_RESET: "gpu_reset_command",
     Remedy.REBOOT: "reboot_command",
@@ -40,21 +44,32 @@ class Remedies:
     def __init__(self, commands: Mapping[str, str | None]) -> None:
         """``commands`` is the section ``[health]`` of the configuration."""
         self._commands = commands
-        self._inbox: queue.Queue[RunRemedy | RunRetest | None] = queue.Queue()
+        self._on_node: Test | None = None
+        self._stopped = threading.Event()
+        self._inbox: queue.Queue[RunRemedy | None] = queue.Queue()
+        self._tests: queue.Queue[RunRetest | None] = queue.Queue()
+        """They may wait for a machine for long, and must not keep remedies waiting."""
+        self._since_s: dict[str, float] = {}
         self._begun: set[str] = set()
         self._lock = threading.Lock()
         self._answer: Callable[[Command], None] = lambda command: None
 
-    def start(self, answer: Callable[[Command], None]) -> None:
-        """Begin; what was asked before is worked off now."""
-        self._answer = answer
+    def start(self, answer: Callable[[Command], None], test: Test | None = None) -> None:
+        """Begin; what was asked before is worked off now.
+
+        ``test`` tests a node on the node itself, where no command does it; None from it: not now, ask again.
+        """
+        self._answer, self._on_node = answer, test
         for number in range(SIDE_BY_SIDE):
             threading.Thread(target=self._run, name=f"remedy-{number}", daemon=True).start()
+            threading.Thread(target=self._run_tests, name=f"retest-{number}", daemon=True).start()
 
     def stop(self) -> None:
         """Take nothing more; a command that runs goes on, and its answer is lost: a person is asked then."""
+        self._stopped.set()
         for _ in range(SIDE_BY_SIDE):
             self._inbox.put(None)
+            self._tests.put(None)
 
     def do(self, action: RunRemedy | RunRetest) -> None:
         """Queue a remedy or test, once by its name."""
@@ -63,15 +78,45 @@ class Remedies:
             if key in self._begun:
                 return
             self._begun.add(key)
-        self._inbox.put(action)
+        if isinstance(action, RunRetest):
+            self._tests.put(action)
+        else:
+            self._inbox.put(action)
+
+    def _run_tests(self) -> None:
+        while (action := self._tests.get()) is not None:
+            key = _key(action)
+            until_s = self._since_s.setdefault(key, time.monotonic()) + RETEST_MS / 1000
+            try:
+                done = self._test_there(action, until_s)
+            except Exception as error:
+                _log.exception("retest_broke", action=str(action))
+                done = _tested(action, CheckStatus.UNKNOWN, f"{type(error).__name__}: {error}")
+            if done is None and self._stopped.is_set():
+                return  # the next server asks again
+            if done is None:
+                self._stopped.wait(AGAIN_S)
+                self._tests.put(action)
+                continue
+            self._since_s.pop(key, None)
+            self._answer(done)
+            with self._lock:
+                self._begun.discard(key)
+
+    def _test_there(self, action: RunRetest, until_s: float) -> RetestDone | None:
+        if self._on_node is None or action.simulated or self._commands.get("retest_command"):
+            return self._test(action)
+        if time.monotonic() >= until_s:
+            return _tested(action, CheckStatus.UNKNOWN, "its machine could not be asked for the test in time")
+        return self._on_node(action, lambda: self._stopped.is_set() or time.monotonic() >= until_s)
 
     def _run(self) -> None:
         while (action := self._inbox.get()) is not None:
             try:
-                done = self._mend(action) if isinstance(action, RunRemedy) else self._test(action)
+                done = self._mend(action)
             except Exception as error:
                 _log.exception("remedy_broke", action=str(action))
-                done = _unknown(action, f"{type(error).__name__}: {error}")
+                done = _mended(action, RemedyOutcome.PERMANENT, f"{type(error).__name__}: {error}")
             self._answer(done)
             with self._lock:
                 self._begun.discard(_key(action))
@@ -148,9 +193,3 @@ def _mended(action: RunRemedy, outcome: RemedyOutcome, said: str) -> RemedyDone:
 
 def _tested(action: RunRetest, status: CheckStatus, said: str) -> RetestDone:
     return RetestDone(node=action.node, name=action.name, status=status, message=said)
-
-
-def _unknown(action: RunRemedy | RunRetest, said: str) -> RemedyDone | RetestDone:
-    if isinstance(action, RunRemedy):
-        return _mended(action, RemedyOutcome.PERMANENT, said)
-    return _tested(action, CheckStatus.UNKNOWN, said)

@@ -81,6 +81,8 @@ _NATIVE: Mapping[str, Entry] = {
     "POST /nodes/{name}/confirm-dead": _MANAGE_NODE,
     "GET /health/events": Access(Verb.VIEW, Thing.NODE),
     "POST /health/report": _MANAGE_NODE,
+    "POST /health/check": _MANAGE_NODE,
+    "GET /health/check/{name}": Access(Verb.VIEW, Thing.NODE),
     "POST /health/maintenance": _MANAGE_NODE,
     "POST /health/acquit": _MANAGE_NODE,
     "POST /health/breaker/reset": _MANAGE_NODE,

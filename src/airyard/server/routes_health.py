@@ -5,14 +5,18 @@ Owns: the wire side of these requests. Must not know: what follows from them. Th
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
+from fastapi.concurrency import run_in_threadpool
 
 from airyard.app.control import Control
 from airyard.app.health_views import events_document
 from airyard.app.node_views import node_documents, operated_document
 from airyard.app.views import Document
+from airyard.checks.contract import Profile
+from airyard.checks.preflight.results import result_to_json
 from airyard.core.commands import AcquitNodes, HealthReported, ResetBreaker, SetMaintenance
 from airyard.core.decide import Operated
 from airyard.core.errors import UserError
@@ -73,6 +77,34 @@ async def report(context: Context, caller: Caller, body: wire.HealthReportReques
         ) from error
     await ask(context, HealthReported(events=found, by=caller.name))
     return {"taken": len(found)}
+
+
+@router.post("/check", responses={200: {"model": wire.CheckBegun}})
+async def check(context: Context, caller: Caller, body: wire.CheckRequest) -> dict[str, Any]:
+    """Have a node checked by its agent; what fails is reported as its health, on the caller's word."""
+    begin = partial(context.rounds.begin, body.node, Profile(body.profile), caller.name)
+    return {"round": await run_in_threadpool(begin)}
+
+
+@router.get("/check/{name}", responses={200: {"model": wire.CheckAnswer}})
+async def checked(
+    context: Context,
+    name: Annotated[str, Path(max_length=64, description="The round, as it was begun.")],
+    wait_s: Annotated[float, Query(ge=0, le=20, description="Wait so long for its end.")] = 0.0,
+) -> dict[str, Any]:
+    """Return what a round of checks came to, once it is over; one that nobody asks for is ended."""
+    found = await run_in_threadpool(context.rounds.wait, name, wait_s)
+    if found is None:
+        return {"done": False}
+    return {
+        "done": True,
+        "problem": found.problem.as_json() if found.problem is not None else None,
+        "node": found.node,
+        "profile": found.profile.value,
+        "simulated": found.simulated,
+        "reported": found.reported,
+        "checks": [result_to_json(one) for one in found.results],
+    }
 
 
 async def _operate(

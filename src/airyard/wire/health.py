@@ -5,7 +5,7 @@ Owns: shapes, types and sizes; nothing here acts. Must not know: routes, the sta
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -60,3 +60,30 @@ class HealthReportAnswer(Answer):
     """How many events were taken."""
 
     taken: int
+
+
+class CheckRequest(Part):
+    """``POST /health/check``: a node that its agent is to check."""
+
+    node: Annotated[str, Field(min_length=1, max_length=200)]
+    profile: Literal["fast", "full"] = "fast"
+
+
+class CheckBegun(Answer):
+    """The name by which the results are asked for."""
+
+    round: str
+
+
+class CheckAnswer(Answer):
+    """``done``: it is over, and the rest is there. Of a simulated node nothing is checked."""
+
+    done: bool
+    node: str = ""
+    profile: str = ""
+    simulated: bool = False
+    reported: int = 0
+    """Failures that were reported as the node's health."""
+    checks: Annotated[list[dict[str, Any]], Field(default_factory=list)]
+    problem: dict[str, Any] | None = None
+    """Why there are no results, in the form of an error."""

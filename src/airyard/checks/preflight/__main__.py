@@ -57,5 +57,14 @@ def _warning(error: UserError, instead: str) -> CheckResult:
     return warned("preflight.limits", f"{error.message}; {instead}", str(error.fix or "mend the file"))
 
 
+def main() -> int:
+    """Do what standard input asks for. ``nice`` in it: how far this gives way to work on the same machine."""
+    running.die_with_parent()
+    wish = json.loads(sys.stdin.read())
+    os.nice(int(wish.get("nice", 0)))
+    sys.stdout.write(json.dumps({"results": check(wish)}) + "\n")
+    return 0
+
+
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps({"results": check(json.loads(sys.stdin.read()))}) + "\n")
+    sys.exit(main())

@@ -25,6 +25,9 @@ def command() -> None:
 
 
 @command.command("check", cls=Verb)
+@click.option(
+    "--node", metavar="NAME", help="Have this node of the yard checked by its agent, not this machine."
+)
 @click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="So many GPUs should be there.")
 @click.option("--full", is_flag=True, help="Watch longer, and run what takes minutes.")
 @click.option("--name", "names", multiple=True, metavar="HOST", help="Resolve this name, too.")
@@ -41,6 +44,7 @@ def command() -> None:
 @pass_app
 def check(
     app: App,
+    node: str | None,
     gpus: int | None,
     full: bool,
     names: tuple[str, ...],
@@ -52,7 +56,14 @@ def check(
     """Check this machine now. Exits 0 when all is well, 1 when a check failed, 5 when one could not be told.
 
     Warnings do not count. It needs no server, and runs best while nothing else does: GPUs in use are told of.
+    With --node the server has it done there: what fails is reported as the node's health, as what its monitors see.
     """
+    if node is not None:
+        if gpus is not None or names or folder or thresholds or own:
+            raise click.UsageError(
+                "--node goes with --full and --all only: a node's own limits and checks are used"
+            )
+        return _check_node(app, node, full, everything)
     from airyard.checks import catalogue, running  # slow to import, and for this verb only
     from airyard.checks.contract import Profile, Site
     from airyard.checks.preflight.results import result_to_json
@@ -70,10 +81,34 @@ def check(
         )
     else:
         _print(app, results, everything)
-    if not ok:
+    return _exit_code(results)
+
+
+def _check_node(app: App, node: str, full: bool, everything: bool) -> int:
+    """Have a node checked by its agent, and show it as if it were this machine."""
+    from airyard.checks.preflight.results import result_from_json  # slow to import, and for this verb only
+
+    found = app.client.health.check(node, full=full)
+    results = [result_from_json(one) for one in found["checks"]]
+    code = _exit_code(results)
+    if app.as_json:
+        told = {name: found[name] for name in ("node", "profile", "simulated", "reported", "checks")}
+        app.console.data({"ok": code != ExitCode.USER_CODE, **told})
+        return code
+    if found["simulated"]:
+        app.console.text(f"{node} is simulated: there is nothing to check.")
+        return code
+    _print(app, results, everything)
+    if found["reported"]:
+        app.console.note(f"Reported as {node}'s health: `airyard nodes {node}` shows what came of it.")
+    return code
+
+
+def _exit_code(results: Sequence[CheckResult]) -> int:
+    said = {result.status.value for result in results}
+    if "FAIL" in said:
         return ExitCode.USER_CODE
-    unknown = any(result.status is CheckStatus.UNKNOWN for result in results)
-    return ExitCode.UNAVAILABLE if unknown else ExitCode.SUCCESS
+    return ExitCode.UNAVAILABLE if "UNKNOWN" in said else ExitCode.SUCCESS
 
 
 def _data_folder(app: App) -> Path:

@@ -17,6 +17,7 @@ from airyard.core.decide import (
     nursing,
     operating,
     placing,
+    refusing,
     reserving,
     timers,
     tokening,
@@ -96,13 +97,13 @@ def decide(state: ClusterState, command: commands.Command, now_ms: int) -> Decis
         case commands.CommitPlan():
             return placing.commit_plan(state, command, now_ms)
         case commands.MemberReports():
-            return members.reports(state, command, now_ms)
+            return refusing.with_refusals(state, members.reports(state, command, now_ms), now_ms)
         case commands.MachineSeen():
-            return members.machine_seen(state, command, now_ms)
+            return refusing.with_refusals(state, members.machine_seen(state, command, now_ms), now_ms)
         case commands.MachineAway():
             return members.machine_away(state, command, now_ms)
         case commands.MemberGone():
-            return members.member_gone(state, command, now_ms)
+            return refusing.with_refusals(state, members.member_gone(state, command, now_ms), now_ms)
         case commands.TrackingAnswered():
             return tracking.answered(state, command, now_ms)
         case commands.GangJudged():

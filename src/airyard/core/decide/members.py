@@ -41,6 +41,8 @@ from airyard.core.run import Attempt, Cause, Exit, Member, MemberPhase
 from airyard.core.state import ClusterState
 
 CHECKPOINT_PERIOD_MS = 60_000
+PREFLIGHT = "preflight"
+"""The fault that a runner names whose node failed a check (``refusing.py``)."""
 
 
 def reports(state: ClusterState, command: MemberReports, now_ms: int) -> Decision:
@@ -139,9 +141,9 @@ def _on_exited(draft: Draft, attempt: Attempt, member: Member, report: Report) -
 
 
 def _note_fault(draft: Draft, member: Member, exit_: Exit) -> None:
-    """Cordon a node that a command of its pool found unfit."""
+    """Cordon a node that a command of its pool found unfit; of a failed preflight the node's health takes care."""
     state = draft.state
-    if exit_.fault and member.node in state.nodes and member.node not in state.cordons:
+    if exit_.fault not in ("", PREFLIGHT) and member.node in state.nodes and member.node not in state.cordons:
         draft.events.append(NodeCordoned(node=member.node, by=exit_.fault, reason=exit_.fault_message))
 
 

@@ -27,6 +27,15 @@ WEIGHT_OF_SEVERITY = {
     Severity.WARNING: 2.0,
     Severity.INFO: 0.0,
 }
+WEIGHT_OF_CHECK = {
+    Severity.CRITICAL: 8.0,
+    Severity.HIGH: 6.0,
+    Severity.WARNING: 4.0,
+    Severity.INFO: 0.0,
+}
+"""A check that failed was measured on the node itself: alone it makes a suspect, and a sure one takes the node out."""
+CHECK = "check."
+"""How the rules of failed checks begin: ``check.gpu.rows``."""
 HIGH_WITH_REMEDY = 6.0
 """A grave fault for which a remedy is known: the node is worth being mended."""
 
@@ -40,6 +49,8 @@ def weight(event: HealthEvent) -> float:
         return 0.0
     if event.code is not None and event.rule.startswith("xid."):
         return WEIGHT_OF_XID[xid_facts(event.code).weight]
+    if event.source is Source.CHECK and event.rule.startswith(CHECK):
+        return WEIGHT_OF_CHECK[event.severity]
     if event.severity is Severity.HIGH and event.remedy in _REMEDIES:
         return HIGH_WITH_REMEDY
     return WEIGHT_OF_SEVERITY[event.severity]

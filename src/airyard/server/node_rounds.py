@@ -1,0 +1,228 @@
+"""Rounds of checks on nodes, as the server asks agents for them: for a person who waits, and for a mended node.
+
+Owns: what is asked, how long, what an answer comes to, who still waits. Must not know: routes, how an agent is reached,
+what a failure does to a node (it is reported, as what a monitor sees).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import structlog
+
+from airyard.app.loop import ControlLoop
+from airyard.checks.catalogue import is_sure
+from airyard.checks.contract import Profile
+from airyard.checks.preflight.results import result_from_json
+from airyard.core.actions import RunRetest
+from airyard.core.cluster import Node
+from airyard.core.commands import Command, HealthReported, RetestDone
+from airyard.core.errors import AiryardError, Conflict, NotFound, Unavailable
+from airyard.core.health.check_events import events_of
+from airyard.core.health.facts import CheckResult, CheckStatus, Retest
+from airyard.core.health.retesting import judged
+
+ROUND_S = {Profile.FAST: 120.0, Profile.FULL: 960.0}
+"""A round's own deadline on the node, and what reaching it takes."""
+UNATTENDED_S = 60.0
+"""A round for a person is ended when nobody has asked for its results for so long."""
+SIDE_BY_SIDE = 16
+KEPT = 64
+LATER = frozenset({"MACHINE_AWAY", "CHECKS_BUSY", "NODE_IN_USE", "UNKNOWN_NODE"})
+"""Refusals that may be over soon: a retest is asked for again."""
+_log = structlog.get_logger("airyard.rounds")
+
+
+class Asks(Protocol):
+    """The part of the engine that is needed here."""
+
+    def __call__(
+        self, machine: str, asked: Mapping[str, Any], *, should_stop: Callable[[], bool]
+    ) -> Mapping[str, Any]:
+        """See ``Engine.check_node``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a round came to. ``problem``: why there are no results; of a simulated node nothing is checked."""
+
+    node: str
+    profile: Profile
+    results: tuple[CheckResult, ...] = ()
+    problem: AiryardError | None = None
+    simulated: bool = False
+    reported: int = 0
+    """Failures that were reported as the node's health."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Round:
+    asked_s: float
+    over: threading.Event = field(default_factory=threading.Event)
+    found: Found | None = None
+
+
+def find_node(loop: ControlLoop, name: str) -> Node | None:
+    """Return a node as the newest commit left it."""
+    return loop.peek(lambda control: control.state.nodes.get(name))
+
+
+def run_round(
+    check_node: Asks, node: Node, profile: Profile, python: str, name: str, should_stop: Callable[[], bool]
+) -> tuple[CheckResult, ...]:
+    """Have a round run on a node. Blocks. Raises: Unavailable where there are no results; its code says why."""
+    until_s = time.monotonic() + ROUND_S[profile]
+    asked = {"name": name, "node": node.name, "profile": profile.value, "python": python}
+    answer = check_node(node.machine, asked, should_stop=lambda: should_stop() or time.monotonic() >= until_s)
+    state = answer.get("state")
+    if state == "stopped":
+        raise Unavailable(
+            f"the checks of {node.name} were stopped before their end: work came, or nobody waited for them",
+            code="CHECKS_STOPPED",
+            fix="`airyard cordon` keeps work away meanwhile; then ask again",
+            details={"node": node.name},
+        )
+    if state != "done":
+        raise Unavailable(
+            f"the checks of {node.name} gave no answer: they crashed, or were late and were killed",
+            code="CHECKS_SILENT",
+            fix="run `airyard health check` on the machine itself",
+            details={"node": node.name},
+        )
+    return tuple(result_from_json(each) for each in answer["results"])
+
+
+class NodeRounds:
+    """Rounds that persons ask for. Any thread."""
+
+    def __init__(
+        self,
+        *,
+        check_node: Asks,
+        find_node: Callable[[str], Node | None],
+        report: Callable[[Command], object],
+        now_ms: Callable[[], int],
+        python: str,
+    ) -> None:
+        """``report`` waits for the journal. ``python``: an interpreter that may have torch."""
+        self._check_node = check_node
+        self._find_node = find_node
+        self._report = report
+        self._now_ms = now_ms
+        self._python = python
+        self._lock = threading.Lock()
+        self._rounds: OrderedDict[str, _Round] = OrderedDict()
+
+    def begin(self, node_name: str, profile: Profile, by: str) -> str:
+        """Begin a round and return its name. Raises: NotFound, Conflict where too many are under way."""
+        node = self._find_node(node_name)
+        if node is None:
+            raise NotFound(
+                f"there is no node {node_name}",
+                code="NODE_NOT_FOUND",
+                fix="`airyard nodes` lists them",
+                details={"node": node_name},
+            )
+        name, mine = uuid.uuid4().hex, _Round(asked_s=time.monotonic())
+        with self._lock:
+            live = sum(not each.over.is_set() for each in self._rounds.values())
+            if live >= SIDE_BY_SIDE:
+                raise Conflict(
+                    f"{live} rounds of checks are under way, the most at a time",
+                    code="TOO_MANY_ROUNDS",
+                    fix="wait for one of them",
+                )
+            self._rounds[name] = mine
+            for old in [key for key, each in self._rounds.items() if each.over.is_set()][: -KEPT or None]:
+                del self._rounds[old]
+        work = threading.Thread(
+            target=self._work, args=(name, mine, node, profile, by), name="round", daemon=True
+        )
+        work.start()
+        return name
+
+    def wait(self, name: str, wait_s: float) -> Found | None:
+        """Return what a round came to; None while it goes on. Raises: NotFound for one that is not known."""
+        with self._lock:
+            mine = self._rounds.get(name)
+        if mine is None:
+            raise NotFound(
+                f"there is no round of checks {name} (any more); a server that was started again knows none",
+                code="ROUND_NOT_FOUND",
+                fix="ask for the checks again",
+            )
+        mine.asked_s = time.monotonic() + wait_s
+        mine.over.wait(wait_s)
+        return mine.found if mine.over.is_set() else None
+
+    def _work(self, name: str, mine: _Round, node: Node, profile: Profile, by: str) -> None:
+        found = Found(node=node.name, profile=profile, simulated=node.simulated)
+        try:
+            mine.found = found if node.simulated else self._look(name, mine, node, found, by)
+        except AiryardError as problem:
+            mine.found = replace(found, problem=problem)
+        except Exception as error:  # whoever waits hears of it
+            _log.exception("round_broke", node=node.name)
+            said = f"the checks of {node.name} broke: {type(error).__name__}: {error}"
+            mine.found = replace(found, problem=Unavailable(said))
+        mine.over.set()
+
+    def _look(self, name: str, mine: _Round, node: Node, found: Found, by: str) -> Found:
+        results = run_round(
+            self._check_node,
+            node,
+            found.profile,
+            self._python,
+            name,
+            lambda: time.monotonic() - mine.asked_s > UNATTENDED_S,
+        )
+        events = events_of(
+            results,
+            round_name=name,
+            node=node.name,
+            machine=node.machine,
+            at_ms=self._now_ms(),
+            is_sure=is_sure,
+        )
+        if events:
+            self._report(HealthReported(events=events, by=by))
+        return replace(found, results=results, reported=len(events))
+
+
+class Retests:
+    """Tests mended nodes on the nodes themselves, where no command is configured for it."""
+
+    def __init__(self, *, check_node: Asks, find_node: Callable[[str], Node | None], python: str) -> None:
+        self._check_node = check_node
+        self._find_node = find_node
+        self._python = python
+
+    def test(self, action: RunRetest, should_stop: Callable[[], bool]) -> RetestDone | None:
+        """Return what the test came to; None where it has to be asked for again, because nobody could carry it out."""
+        node = self._find_node(action.node)
+        if node is None:
+            return None
+        profile = Profile.FAST if action.level is Retest.T1 else Profile.FULL
+        try:
+            results = run_round(
+                self._check_node, node, profile, self._python, f"retest/{action.name}", should_stop
+            )
+        except Unavailable as problem:
+            if problem.code in LATER or problem.code == "CHECKS_STOPPED":
+                return None
+            return tested(action, CheckStatus.UNKNOWN, problem.message)
+        devices = len(node.devices) if node.model is not None else 0
+        verdict = judged(action.level, results, devices)
+        return tested(action, verdict.status, verdict.message)
+
+
+def tested(action: RunRetest, status: CheckStatus, said: str) -> RetestDone:
+    """Return the answer to a test."""
+    return RetestDone(node=action.node, name=action.name, status=status, message=said)
