@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, Table, Text
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """The newest migration that this version of Airyard knows."""
 
 metadata = MetaData()
@@ -85,3 +85,31 @@ eta_samples = Table(
     Column("started_ms", BigInteger),
 )
 Index("eta_samples_started", eta_samples.c.started_ms)
+
+notices = Table(
+    "notices",
+    metadata,
+    Column("message_id", Text, primary_key=True),
+    Column("seq", BigInteger, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("run_id", BigInteger),
+    Column("target", Text, nullable=False),
+    Column("queue", Text, nullable=False),
+    Column("secret", Text),
+    Column("body", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("tries", BigInteger, nullable=False),
+    Column("next_ms", BigInteger, nullable=False),
+    Column("error", Text, nullable=False),
+    Column("ended_ms", BigInteger),
+)
+Index("notices_state", notices.c.state, notices.c.queue, notices.c.next_ms)
+Index("notices_run", notices.c.run_id)
+
+notice_cursor = Table(
+    "notice_cursor",
+    metadata,
+    Column("one", _NUMBER, primary_key=True, autoincrement=False),
+    Column("seq", BigInteger, nullable=False),
+)

@@ -84,3 +84,9 @@ def upsert(engine: Engine, table: Table, columns: Sequence[str]) -> Any:
         index_elements=[column.name for column in table.primary_key],
         set_={name: added.excluded[name] for name in columns},
     )
+
+
+def insert_new(engine: Engine, table: Table) -> Any:
+    """Return the insert that leaves a row alone whose primary key is there already."""
+    dialect = postgresql if engine.dialect.name == POSTGRES else sqlite
+    return dialect.insert(table).on_conflict_do_nothing()

@@ -154,7 +154,7 @@ def explanation(run: Run, lights: Lights = NO_LIGHTS, away: Collection[str] = ()
             "reason": (run.cause.value if run.cause else run.outcome.value if run.outcome else None),
             "message": failure.message if failure else "it succeeded",
             "evidence": _failure(run.run_id, failure, _failed_attempt(run)) or {},
-            "fix": {"text": _named(failure.next_step, run.run_id)} if failure else None,
+            "fix": {"text": with_number(failure.next_step, run.run_id)} if failure else None,
         }
     attempt = run.attempt
     assert attempt is not None
@@ -288,11 +288,11 @@ def _failure(run_id: int, failure: Failure | None, attempt: int | None) -> Docum
         "exit_code": failure.exit_code,
         "signal": failure.signal,
         "message": failure.message,
-        "next_step": _named(failure.next_step, run_id),
+        "next_step": with_number(failure.next_step, run_id),
     }
 
 
-def _named(text: str, run_id: int) -> str:
+def with_number(text: str, run_id: int) -> str:
     """Put the run's number where the core wrote ID."""
     return _PLACEHOLDER.sub(str(run_id), text)
 

@@ -25,8 +25,19 @@ def page(found: Found, zone: tzinfo | None = None, now: datetime | None = None) 
     pairs += _facts(evidence, {found.get("reason"), found.get("message")}, zone)
     pairs += verdict_text.short(found.get("judgement"))
     pairs.append(("estimates", estimates(found.get("estimates"))))
+    pairs += [("not told" if not place else "", _not_told(one)) for place, one in enumerate(_untold(found))]
     pairs.append(("next", _next(found)))
     return f"{heading(found)}\n\n{formats.fields(pairs)}".rstrip()
+
+
+def _untold(found: Found) -> Sequence[Found]:
+    return found.get("notifications") or ()
+
+
+def _not_told(one: Found) -> str:
+    """``failed to https://hooks.example.org (given up, tries: 3): answered 404``."""
+    what = "given up" if one["state"] == "GIVEN_UP" else "tried again"
+    return f"{one['kind']} to {one['to']} ({what}, tries: {one['tries']}): {one['error']}"
 
 
 def heading(found: Found) -> str:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from airyard.core.notify import NotifyRule
+
 Pairs = tuple[tuple[str, str], ...]
 """A frozen map of text to text, sorted by name."""
 
@@ -439,6 +441,7 @@ class Workload:
     preemption: PreemptionRules = field(default_factory=PreemptionRules)
     hang: HangRules = field(default_factory=HangRules)
     tracking: Tracking = field(default_factory=Tracking)
+    notify: tuple[NotifyRule, ...] = ()
     permissions: tuple[Permission, ...] = ()
     run_as: str | None = None
     """The user of the yard whose Unix account the commands run as; None leaves it to yard and pool."""
@@ -488,6 +491,8 @@ class Workload:
         out = self._json()
         if self.hang != HangRules():
             out["hang"] = self.hang.to_json()
+        if self.notify:
+            out["notify"] = [rule.to_json() for rule in self.notify]
         return out if self.run_as is None else {**out, "run_as": self.run_as}
 
     def _json(self) -> dict[str, Any]:
@@ -539,6 +544,7 @@ class Workload:
             preemption=PreemptionRules.from_json(data.get("preemption", {})),
             hang=HangRules.from_json(data.get("hang", {})),
             tracking=Tracking.from_json(data.get("tracking", {})),
+            notify=tuple(NotifyRule.from_json(rule) for rule in data.get("notify", ())),
             permissions=tuple(Permission.from_json(grant) for grant in data.get("permissions", ())),
             run_as=data.get("run_as"),
             usage_policy_name=data.get("usage_policy_name"),

@@ -36,6 +36,10 @@ class Health:
         """Let nodes be taken out again; returns what ``cordon`` returns, with pools for nodes."""
         return self._send(requests.reset_breaker(pool))
 
+    def notifications(self, state: str = "all", limit: int = 100) -> Document:
+        """Return ``{notifications, counts}``: messages to people (waiting, delivered, given_up, all), newest first."""
+        return self._send(requests.notifications(state, limit))
+
     def report(self, events: Sequence[Mapping[str, Any]]) -> Document:
         """Report what a monitor of one's own saw; returns ``{taken}``."""
         return self._send(requests.health_report(events))

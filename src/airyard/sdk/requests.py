@@ -257,6 +257,12 @@ def health_events(node: str | None, since_s: int | None) -> Request:
     return Request(method="GET", path=_path("health", "events", query=[("node", node), ("since_s", since_s)]))
 
 
+def notifications(state: str, limit: int) -> Request:
+    """Read what became of messages to people."""
+    query = [("state", state), ("limit", limit)]
+    return Request(method="GET", path=_path("admin", "notifications", query=query))
+
+
 def maintenance(nodes: Sequence[str], on: bool, reason: str) -> Request:
     """Take nodes over, or give them back to be tested."""
     body = {"nodes": [*nodes], "on": on, "reason": reason}

@@ -25,6 +25,7 @@ from fastapi import FastAPI, Request
 from airyard.adapters.blob_files import FileBlobStore
 from airyard.adapters.estimates_sql import SqlEstimateStore
 from airyard.adapters.log_files import FileLogStore
+from airyard.adapters.notices_sql import SqlNoticeStore
 from airyard.adapters.read_store_sql import SqlReadStore
 from airyard.adapters.secrets_fernet import FernetSecretStore
 from airyard.adapters.system_clock import SystemClock
@@ -65,6 +66,7 @@ from airyard.server.leader_gate import LeaderGate
 from airyard.server.lease_keeping import LeaseKeeper
 from airyard.server.logins import LoginDesk
 from airyard.server.mlflow_policy import AttemptScope
+from airyard.server.notifying import notifier_of
 from airyard.server.people_file import PeopleFile
 from airyard.server.premises import Premises
 from airyard.server.remedies import Remedies
@@ -186,12 +188,11 @@ class Server:
             with _stopping_the_agent_on_failure(loop, engine):
                 declare_configured(loop, self._declared, context.owner)
             engine.warm(self._default_base())
-            housekeeper = Housekeeper(context)
-            housekeeper.start()
-            parts.callback(housekeeper.stop)
             keeper = EstimateKeeper(loop, reads, SqlEstimateStore(self._database), self._clock)
-            keeper.start()
-            parts.callback(keeper.stop)
+            for part in (Housekeeper(context), keeper):
+                part.start()
+                parts.callback(part.stop)
+            self._notify(context, parts)
             app = self._app(context, gatekeeper, tracking, url, leases)
             if made.routes is not None:
                 app.include_router(made.routes(loop, self._clock, context.owner))
@@ -204,6 +205,16 @@ class Server:
             if not loop.query(_has_live_attempts).result(timeout=30):
                 # Nobody is left to watch over: the agent goes, too.
                 engine.stop_agent()
+
+    def _notify(self, context: ServerContext, parts: contextlib.ExitStack) -> None:
+        """Begin to tell people what happens; what happened since the last server is told, too."""
+        context.notices = store = SqlNoticeStore(self._database)
+        secret_of, inherited = lookup(context.secrets, self._audit), self._inherited
+        leads = inherited.leading.holds if inherited is not None else lambda: True
+        section = self._config.notify
+        notifier = notifier_of(section, store, context, self._premises.yard_id(), secret_of, leads)
+        notifier.start()
+        parts.callback(notifier.stop)
 
     def _keep_leases(
         self, loop: ControlLoop, changes: ChangeFeed, lease_s: float | None, parts: contextlib.ExitStack

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from airyard.app.retention import DAY_MS, GIB, Keep, RetentionPolicy
 from airyard.core.errors import UserError
 from airyard.core.workload import parse_accelerator
+from airyard.server.config_notify import NotifySection
 from airyard.server.config_oidc import OidcSection
 
 DEFAULT_SIMULATION = {"GPU_8xH100": 4, "GPU_1xH100": 2, "GPU_1xA10": 2}
@@ -244,6 +245,7 @@ class Config(_Section):
     policy: PolicySection = PolicySection()
     people: PeopleSection = PeopleSection()
     health: HealthSection = HealthSection()
+    notify: NotifySection = NotifySection()
 
     def retention_policy(self) -> RetentionPolicy:
         """Return the retention section as the rules of the application."""
@@ -301,6 +303,7 @@ def load_config(path: Path | None, *, home: Path) -> Config:
             "engine": _ray_beside(folder, config.engine),
             "policy": PolicySection(file=_beside(folder, config.policy.file)),
             "people": _people_beside(folder, config.people),
+            "notify": config.notify.beside(folder),
             "standby": config.standby.model_copy(update={"shared": _beside(folder, config.standby.shared)}),
             "journal": config.journal.model_copy(
                 update={"password_file": _beside(folder, config.journal.password_file)}

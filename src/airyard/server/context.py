@@ -22,6 +22,7 @@ from airyard.ports.blob_store import BlobStore
 from airyard.ports.clock import Clock
 from airyard.ports.journal import Journal
 from airyard.ports.log_store import LogStore
+from airyard.ports.notice_store import NoticeStore
 from airyard.ports.read_store import ReadStore
 from airyard.ports.secrets import SecretStore
 from airyard.server.audit import AuditLog
@@ -95,6 +96,8 @@ class ServerContext:
     containment: Callable[[], Mapping[str, Any]]
     access: AccessParts
     shutdown: Callable[[], None]
+    notices: NoticeStore | None = None
+    """What is to be told, and was; None in a server that tells nothing."""
     servers: tuple[str, ...] = ()
     """All servers of which one leads, this one first; empty where there is no standby."""
     gauges: Gauges = field(default_factory=Gauges)

@@ -101,6 +101,7 @@ _NATIVE: Mapping[str, Entry] = {
     "DELETE /tokens/{token_id}": Access(Verb.DELETE, Thing.TOKEN),
     "POST /admin/gc": _MANAGE_SERVER,
     "POST /admin/verify": _MANAGE_SERVER,
+    "GET /admin/notifications": _MANAGE_SERVER,
     "POST /admin/shutdown": Access(Verb.STOP, Thing.SERVER),
     "GET /admin/audit": Access(Verb.VIEW, Thing.AUDIT, audited=True),
     "GET /runner/orders": Gateless.ATTEMPT,

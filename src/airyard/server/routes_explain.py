@@ -8,13 +8,16 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
 from airyard.app import explain_views, explaining
 from airyard.app.control import Control
+from airyard.app.notice_views import notification_document
 from airyard.app.step_views import progress_document
 from airyard.app.views import Document, Lights, explanation, run_document
 from airyard.core.run import Run, RunState
+from airyard.ports.notice_store import MessageState
 from airyard.server.access import sight
 from airyard.server.context import ServerContext
 from airyard.server.redaction import redacted
@@ -80,7 +83,17 @@ async def explain_run(context: Context, caller: Caller, ref: Ref) -> Document:
     parts = await _parts(context, run)
     away = await query(context, _away) if run.state is RunState.ACTIVE else ()
     progress = {"progress": progress_document(context.steps, run, context.clock.monotonic_ms())}
-    return {**explain_views.NO_PARTS, **explanation(run, away=away), **parts, **progress}
+    told = {"notifications": await _not_arrived(context, run)}
+    return {**explain_views.NO_PARTS, **explanation(run, away=away), **parts, **progress, **told}
+
+
+async def _not_arrived(context: ServerContext, run: Run) -> list[Document]:
+    store = context.notices
+    if store is None or not run.workload.notify:
+        return []
+    kept = await run_in_threadpool(store.of_run, run.run_id)
+    failing = (one for one in kept if one.state is not MessageState.DELIVERED and one.error)
+    return [notification_document(one) for one in failing]
 
 
 def _away(control: Control) -> frozenset[str]:

@@ -182,6 +182,7 @@ def _check_secrets(context: ServerContext, caller: Asker, workload: Workload) ->
     """Raise UserError naming every secret that the workload refers to and nobody stored."""
     wanted = {value for _, value in workload.secrets}
     wanted |= {value for role in workload.roles for _, value in role.secrets}
+    wanted |= {value for rule in workload.notify for value in rule.secrets}
     if not wanted:
         return
     project = workload.project or policy_of(context).project_for(caller.name)

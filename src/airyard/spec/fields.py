@@ -15,6 +15,7 @@ from typing import Annotated, Any, NoReturn
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from airyard.core.notify import RunNotice, check_target
 from airyard.core.workload import RUN_NAME_PATTERN, RUN_NAME_RULE, Priority
 
 MAX_COMMAND_LINES = 1000
@@ -435,4 +436,33 @@ ExperimentDirectory = Annotated[
     AfterValidator(_directory),
     WithJsonSchema({"type": "string", "pattern": "^/"}),
     Shown(text="text: an absolute folder such as /Workspace/Users/me"),
+]
+
+
+def _notify_on(value: Any) -> RunNotice:
+    if isinstance(value, str) and value.upper() in RunNotice.__members__:
+        return RunNotice[value.upper()]
+    refuse(f"{quoted(value)} is none of {', '.join(one.value for one in RunNotice)}")
+
+
+NotifyOn = Annotated[
+    RunNotice,
+    BeforeValidator(_notify_on),
+    _any_case(*(one.value for one in RunNotice)),
+    Shown(text="one of " + ", ".join(one.value for one in RunNotice)),
+]
+
+
+def _notify_target(value: str) -> str:
+    try:
+        return check_target(value)
+    except ValueError as error:
+        refuse(str(error))
+
+
+NotifyTarget = Annotated[
+    str,
+    AfterValidator(_notify_target),
+    WithJsonSchema({"type": "string", "pattern": r"^(https?://|\{\{)"}),
+    Shown(text="text: an http(s) address, or the name of a secret"),
 ]

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
+from airyard.core.notify import MAX_RULES
 from airyard.spec.fields import (
     MAX_DURATION_S,
     AcceleratorType,
@@ -27,6 +28,8 @@ from airyard.spec.fields import (
     IncludePath,
     LegacyPriority,
     NotBlank,
+    NotifyOn,
+    NotifyTarget,
     OnOff,
     Origin,
     PermissionLevel,
@@ -282,6 +285,29 @@ class TimeoutsBlock(Block):
     )
 
 
+class NotifyBlock(Block):
+    """Whom to tell when something becomes of the run: docs/notifications.md."""
+
+    on: Annotated[list[NotifyOn], Field(min_length=1)] = setting(
+        "On which occasions: failed (ended in failure or out of time), preempted (had to leave, waits again), "
+        "stalled (makes no steps), done (ended, however it did).",
+        required=True,
+        origin=Origin.AIRYARD,
+        examples=[["failed", "preempted"]],
+    )
+    to: NotifyTarget = setting(
+        "Where a signed POST goes: an address, or {{secrets/scope/key}} for one that is a secret.",
+        required=True,
+        origin=Origin.AIRYARD,
+        examples=["https://hooks.example.org/airyard"],
+    )
+    secret: SecretReference | None = setting(
+        "The secret (scope/key) by which messages are signed.",
+        shown_default="the yard's; unsigned where it has none",
+        origin=Origin.AIRYARD,
+    )
+
+
 class PermissionBlock(Block):
     """One grant: exactly one principal and a level."""
 
@@ -343,6 +369,9 @@ class WorkloadFile(Block):
     timeouts: TimeoutsBlock | None = setting("Limits beside timeout_minutes.", origin=Origin.AIRYARD)
     preemption: PreemptionBlock | None = setting("How the run is asked to leave.", origin=Origin.AIRYARD)
     hang: HangBlock | None = setting("What to do when the run makes no steps.", origin=Origin.AIRYARD)
+    notify: Annotated[list[NotifyBlock], Field(max_length=MAX_RULES)] | None = setting(
+        "Whom to tell when something becomes of the run.", origin=Origin.AIRYARD
+    )
     idempotency_token: Annotated[str, Field(min_length=1, max_length=64)] | None = setting(
         "Submitting again with the same token gives the same run; --idempotency-key goes first.",
         shown_default="a new one each time",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from airyard.core.notify import NotifyRule
 from airyard.core.workload import (
     DEFAULT_ENVIRONMENT_VERSION,
     DEFAULT_MAX_RETRIES,
@@ -59,6 +60,10 @@ def normalise(file: WorkloadFile, requirements: Requirements) -> Workload:
             run_name=file.mlflow_run_name,
             experiment_directory=file.mlflow_experiment_directory,
             artifact_location=file.mlflow_artifact_location,
+        ),
+        notify=tuple(
+            NotifyRule(on=tuple(dict.fromkeys(rule.on)), to=rule.to, secret=rule.secret)
+            for rule in file.notify or ()
         ),
         permissions=tuple(
             Permission(

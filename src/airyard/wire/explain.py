@@ -6,7 +6,7 @@ dictionaries and checked against these by tests.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from airyard.wire.answer import Answer
 from airyard.wire.native import CounterfactualDoc, EtaDoc, FixDoc, RunDoc
@@ -152,6 +152,28 @@ class ProgressDoc(Answer):
     stragglers: list[StragglerDoc]
 
 
+class NotificationDoc(Answer):
+    """One message to one receiver (docs/notifications.md); ``to`` without path and query, which may be secret."""
+
+    id: str
+    kind: str
+    at: str
+    run_id: int | None
+    to: str
+    state: Literal["WAITING", "DELIVERED", "GIVEN_UP"]
+    tries: int
+    next_at: str | None
+    ended_at: str | None
+    error: str | None
+
+
+class NotificationsAnswer(Answer):
+    """What is kept of messages, newest first, and how many there are in each state."""
+
+    notifications: list[NotificationDoc]
+    counts: dict[str, int]
+
+
 class ExplainAnswer(Answer):
     """Why a run is where it is. What does not apply in its state is null or empty."""
 
@@ -176,4 +198,6 @@ class ExplainAnswer(Answer):
     judgement: JudgementDoc | None = None
     estimates: EstimatesDoc | None
     progress: ProgressDoc | None
+    notifications: list[NotificationDoc]
+    """Those that have not arrived."""
     fix: FixDoc | None

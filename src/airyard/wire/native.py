@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
+from airyard.core.notify import MAX_RULES, check_target
 from airyard.core.workload import (
     RUN_NAME_PATTERN,
     RUN_NAME_RULE,
@@ -153,6 +154,14 @@ class TrackingPart(Part):
     artifact_location: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
 
 
+class NotifyPart(Part):
+    """Who is told of what."""
+
+    on: Annotated[list[Literal["failed", "preempted", "stalled", "done"]], Field(min_length=1, max_length=4)]
+    to: Annotated[str, AfterValidator(check_target)]
+    secret: SecretReference | None = None
+
+
 class PermissionPart(Part):
     """One grant; stored, not enforced yet."""
 
@@ -207,6 +216,7 @@ class WorkloadPart(Part):
     preemption: PreemptionPart = PreemptionPart()
     hang: HangPart = HangPart()
     tracking: TrackingPart = TrackingPart()
+    notify: Annotated[list[NotifyPart], Field(max_length=MAX_RULES)] = []
     permissions: list[PermissionPart] = []
     run_as: Name | None = None
     usage_policy_name: Name | None = None

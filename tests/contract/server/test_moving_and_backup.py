@@ -18,6 +18,7 @@ from airyard.adapters import journal_copy
 from airyard.adapters.estimates_sql import SqlEstimateStore
 from airyard.adapters.journal_copy import content_of, copy_journal
 from airyard.adapters.journal_sql import SqlJournal
+from airyard.adapters.notices_sql import SqlNoticeStore
 from airyard.adapters.postgres_engine import PostgresDatabase
 from airyard.adapters.read_store_sql import SqlReadStore
 from airyard.adapters.secrets_fernet import FernetSecretStore
@@ -25,6 +26,7 @@ from airyard.adapters.sql_database import Database
 from airyard.adapters.sqlite_engine import SqliteDatabase
 from airyard.core.errors import Conflict, InvariantBroken, NotFound, UserError
 from airyard.ports.estimate_store import Estimate
+from airyard.ports.notice_store import Message
 from airyard.ports.read_store import RunFilter
 from airyard.server import maintenance
 from airyard.server.backup import restore
@@ -35,6 +37,10 @@ from journal_yard import Writer
 from postgres_server import PostgresServer
 
 Maintain = Callable[..., dict[str, Any]]
+MESSAGE = Message(
+    message_id="msg_1", seq=7, at_ms=1, kind="done", run_id=3, target="https://a.example", queue="ada a", secret=None,
+    body="{}",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -90,11 +96,15 @@ def fill(database: Database) -> None:
     estimates = SqlEstimateStore(database)
     estimates.save([Estimate(run_id=3, asked_ms=1, p50_ms=2, p90_ms=3, position=4)], [])
     estimates.close()
+    notices = SqlNoticeStore(database)
+    notices.keep([MESSAGE], 7)
+    notices.close()
 
 
 def everything(database: Database) -> tuple[Any, ...]:
     """Return what the stores say."""
     journal, reads, estimates = SqlJournal(database), SqlReadStore(database), SqlEstimateStore(database)
+    notices = SqlNoticeStore(database)
     stored = journal.open()
     found = (
         stored,
@@ -103,8 +113,10 @@ def everything(database: Database) -> tuple[Any, ...]:
         reads.runs(RunFilter(limit=1000)),
         reads.nodes(),
         estimates.load(),
+        notices.cursor(),
+        notices.newest(None, 10),
     )
-    for one in (journal, reads, estimates):
+    for one in (journal, reads, estimates, notices):
         one.close()
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from airyard.cli import node_text
+from airyard.cli import formats, node_text
 from airyard.cli.app import App, Verb, VerbGroup, pass_app
 from airyard.cli.moments import SpanType
 
@@ -110,6 +110,43 @@ def report(
     app.console.text(f"{node} is {after['state'].lower() if after else 'healthy'}")
 
 
+@click.command("notifications", cls=Verb)
+@click.option(
+    "--state",
+    type=click.Choice(["waiting", "delivered", "given_up", "all"]),
+    default="all",
+    show_default=True,
+    help="Only these.",
+)
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, metavar="N", help="At most N."
+)
+@pass_app
+def notifications(app: App, state: str, limit: int) -> None:
+    """Show what became of messages to people, about runs and the yard: who got them, and what stands in the way."""
+    found = app.client.health.notifications(state, limit)
+    if app.as_json:
+        app.console.data(found)
+        return
+    rows = [
+        [
+            formats.moment(one["at"]),
+            one["kind"],
+            one["run_id"] if one["run_id"] is not None else "",
+            one["state"].lower().replace("_", " "),
+            one["tries"],
+            one["to"],
+            one["error"] or "",
+        ]
+        for one in found["notifications"]
+    ]
+    if not rows:
+        app.console.note("There is no such message.")
+        return
+    header = ("AT", "KIND", "RUN", "STATE", "TRIES", "TO", "PROBLEM")
+    app.console.text(formats.table(header, rows, right=(2, 4)))
+
+
 def _say(app: App, answer: dict[str, Any]) -> None:
     if app.as_json:
         app.console.data(answer)
@@ -117,4 +154,4 @@ def _say(app: App, answer: dict[str, Any]) -> None:
         app.console.text("\n".join(lines))
 
 
-VERBS = (events, maintenance, acquit, breaker, report)
+VERBS = (events, maintenance, acquit, breaker, report, notifications)

@@ -1,0 +1,162 @@
+"""Which events of the journal are worth a notification, and what they say.
+
+Owns: the table from an event to a notice. Must not know: who is told (``notify.py`` has the rules), delivery, text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airyard.core import events
+from airyard.core.events import Recorded
+from airyard.core.health.states import HealthState
+from airyard.core.notify import FleetNotice, RunNotice
+from airyard.core.run import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something that somebody may want to hear of.
+
+    ``kinds``: what it counts as, the most telling first; a receiver gets the first one that it asked for. ``key`` is
+    the same for events that are about one occasion: of those the first is told.
+    """
+
+    kinds: tuple[RunNotice | FleetNotice, ...]
+    key: str
+    at_ms: int
+    message: str
+    run_id: int | None = None
+    attempt: int | None = None
+    node: str | None = None
+    pool: str | None = None
+    outcome: str | None = None
+    cause: str | None = None
+    next_step: str | None = None
+    by: str | None = None
+
+
+_FAILING = frozenset({Outcome.FAILED, Outcome.TIMED_OUT})
+_OF_HEALTH = {
+    HealthState.QUARANTINED: FleetNotice.NODE_QUARANTINED,
+    HealthState.RETIRED: FleetNotice.NODE_RETIRED,
+    HealthState.PROBATION: FleetNotice.NODE_BACK,
+}
+
+
+def notice_of(recorded: Recorded) -> Notice | None:
+    """Return what an event tells; None for the many that tell nothing."""
+    tell = SOURCES.get(type(recorded.event).__name__)
+    return tell(recorded, recorded.event) if tell is not None else None
+
+
+def _key(recorded: Recorded) -> str:
+    # The time, too: in a journal that went on from a backup numbers come again.
+    return f"{recorded.epoch}.{recorded.seq}.{recorded.at_ms}"
+
+
+def _run_ended(recorded: Recorded, event: events.RunEnded) -> Notice:
+    failed, failure = event.outcome in _FAILING, event.failure
+    return Notice(
+        kinds=(RunNotice.FAILED, RunNotice.DONE) if failed else (RunNotice.DONE,),
+        key=_key(recorded),
+        at_ms=recorded.at_ms,
+        message=failure.message if failure is not None else "",
+        run_id=event.run_id,
+        node=failure.node if failure is not None else None,
+        outcome=event.outcome.value,
+        cause=event.cause.value if event.cause is not None else None,
+        next_step=failure.next_step if failure is not None else None,
+    )
+
+
+def _attempt_ended(recorded: Recorded, event: events.AttemptEnded) -> Notice | None:
+    if event.outcome is not Outcome.PREEMPTED:
+        return None
+    return Notice(
+        kinds=(RunNotice.PREEMPTED,),
+        key=_key(recorded),
+        at_ms=recorded.at_ms,
+        message=event.failure.message if event.failure is not None else "",
+        run_id=event.run_id,
+        attempt=event.attempt,
+        outcome=event.outcome.value,
+        cause=event.cause.value if event.cause is not None else None,
+    )
+
+
+def _attempt_stalled(recorded: Recorded, event: events.AttemptStalled) -> Notice:
+    """A verdict that changes is about the same stall: it is told once."""
+    stall = event.stall
+    return Notice(
+        kinds=(RunNotice.STALLED,),
+        key=f"stall.{event.run_id}.{event.attempt}.{stall.step}",
+        at_ms=recorded.at_ms,
+        message=stall.message,
+        run_id=event.run_id,
+        attempt=event.attempt,
+        node=stall.suspect_node or None,
+    )
+
+
+def _node_cordoned(recorded: Recorded, event: events.NodeCordoned) -> Notice:
+    return Notice(
+        kinds=(FleetNotice.NODE_CORDONED,),
+        key=_key(recorded),
+        at_ms=recorded.at_ms,
+        message=event.reason,
+        node=event.node,
+        by=event.by,
+    )
+
+
+def _health_changed(recorded: Recorded, event: events.NodeHealthChanged) -> Notice | None:
+    health = event.health
+    kind = _OF_HEALTH.get(health.state)
+    # A record that only learns something keeps the time since when its state holds.
+    if kind is None or health.since_ms != recorded.at_ms:
+        return None
+    return Notice(
+        kinds=(kind,),
+        key=_key(recorded),
+        at_ms=recorded.at_ms,
+        message=event.why,
+        node=event.node,
+        cause=health.rule or None,
+        next_step=health.waits_for or None,
+        by=event.by,
+    )
+
+
+def _breaker_opened(recorded: Recorded, event: events.BreakerOpened) -> Notice:
+    return Notice(
+        kinds=(FleetNotice.BREAKER_OPEN,),
+        key=_key(recorded),
+        at_ms=recorded.at_ms,
+        message=event.why,
+        pool=event.pool,
+        next_step="look at what broke, then `airyard health breaker reset`",
+    )
+
+
+def _epoch_began(recorded: Recorded, event: events.EpochBegan) -> Notice:
+    return Notice(
+        kinds=(FleetNotice.SERVER_TAKEOVER,),
+        key=_key(recorded),
+        at_ms=recorded.at_ms,
+        message=f"version {event.version}, epoch {event.epoch}",
+    )
+
+
+SOURCES: Mapping[str, Callable[[Recorded, Any], Notice | None]] = {
+    "RunEnded": _run_ended,
+    "AttemptEnded": _attempt_ended,
+    "AttemptStalled": _attempt_stalled,
+    "NodeCordoned": _node_cordoned,
+    "NodeHealthChanged": _health_changed,
+    "BreakerOpened": _breaker_opened,
+    "EpochBegan": _epoch_began,
+}
+"""Kind of an event in the journal → how to read a notice from it. What is not here is never looked at."""

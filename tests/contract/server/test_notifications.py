@@ -1,0 +1,383 @@
+"""Messages reach a real receiver: tried again, given up, signed, and each under one id over restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airyard.adapters.notices_sql import SqlNoticeStore
+from airyard.adapters.webhook_post import Reach, post
+from airyard.app.notifying import FleetReceiver, Sender
+from airyard.core.commands import CordonNodes
+from airyard.core.events import Recorded
+from airyard.core.notify import FleetNotice
+from airyard.core.run import Run
+from airyard.core.webhooks import GIVE_UP_AFTER_MS, LONGEST_PAUSE_MS
+from airyard.ports.notice_store import Message, MessageState
+from airyard.server import notifying
+from airyard.server.notifying import Delivery, Notifier
+from server_yard import Yard, play, submit
+from webhook_receiver import HANG, Receiver
+
+LOOPBACK = Reach(hosts=frozenset({"127.0.0.1"}))
+
+
+class SetClock:
+    """A clock that a test puts forward."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + self.ahead_ms
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000 + self.ahead_ms
+
+
+class Site:
+    """A server's real parts, and notifiers over them that are started and stopped as servers are."""
+
+    def __init__(self, home: Path) -> None:
+        self.yard = Yard(home)
+        self.clock = SetClock()
+        self.store = SqlNoticeStore(home / "server" / "journal.db")
+        self.yard.context.notices = self.store
+        self._notifiers: list[Notifier] = []
+
+    def notify(
+        self,
+        *,
+        reach: Reach = LOOPBACK,
+        fleet: tuple[FleetReceiver, ...] = (),
+        secret: str | None = None,
+        within_s: float = 10.0,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> Notifier:
+        """Start a notifier, as a server does."""
+        context = self.yard.context
+        delivery = Delivery(
+            reach=reach,
+            secret_of=lambda run, scope, key: context.secrets.get(run.owner, scope, key)[0],
+            run_secret=secret,
+            leads=leads,
+            post=partial(post, within_s=within_s),
+        )
+        sender = Sender(yard="yard-1", server=context.url, fleet=fleet)
+        notifier = Notifier(
+            self.store,
+            context.reads,
+            sender,
+            delivery,
+            self.clock,
+            end=lambda: self.yard.loop.peek(lambda control: control.state.seq),
+            chance=lambda: 1.0,
+        )
+        notifier.start()
+        self._notifiers.append(notifier)
+        return notifier
+
+    def run(self, *rules: dict[str, Any], code: int = 0) -> int:
+        """Run a workload with these rules to its end."""
+        found: list[int] = []
+
+        async def scene() -> None:
+            async with self.yard.client() as client:
+                run_id = (await submit(client, notify=list(rules)))["run_id"]
+                (key,) = await self.yard.begin(run_id)
+                await self.yard.finish(key, code, permanent=True)
+                found.append(run_id)
+
+        play(scene())
+        return found[0]
+
+    def ask(self, path: str) -> dict[str, Any]:
+        found: list[dict[str, Any]] = []
+
+        async def scene() -> None:
+            async with self.yard.client() as client:
+                answer = await client.get(path)
+                assert answer.status_code == 200, answer.text
+                found.append(answer.json())
+
+        play(scene())
+        return found[0]
+
+    def until(self, run_id: int | None, wanted: Callable[[Message], bool], timeout: float = 60) -> Message:
+        """Wait until the one message of a run, or of the yard, is as wanted."""
+        deadline = time.monotonic() + timeout
+        while True:
+            kept = self.store.of_run(run_id) if run_id is not None else self.store.newest(None, 10)
+            if kept and wanted(kept[0]):
+                return kept[0]
+            assert time.monotonic() < deadline, kept
+            time.sleep(0.02)
+
+    def ended(self, run_id: int | None) -> Message:
+        return self.until(run_id, lambda message: message.state is not MessageState.WAITING)
+
+    def close(self) -> None:
+        for notifier in self._notifiers:
+            notifier.stop()
+        self.store.close()
+        self.yard.stop()
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setattr(notifying, "EVERY_S", 0.05)
+    one = Site(tmp_path / "home")
+    yield one
+    one.close()
+
+
+def rule(to: str, *on: str, **more: Any) -> dict[str, Any]:
+    return {"on": list(on or ("done",)), "to": to, **more}
+
+
+def test_a_message_arrives_once_and_signed(site: Site) -> None:
+    site.yard.context.secrets.put("ada", "ops", "key", "whsec_YWJjZGVm", masked=True, now_ms=1)
+    with Receiver() as receiver:
+        site.notify(secret="the yard's own")
+        run_id = site.run(rule(receiver.url, "failed", "done", secret="ops/key"), code=3)
+        message = site.ended(run_id)
+        second = site.run(rule(receiver.url))
+        site.ended(second)
+        first, other = receiver.received
+    assert (message.state, message.tries) == (MessageState.DELIVERED, 1)
+    assert first.genuine(b"abcdef")
+    assert not first.genuine(b"abcdeg")
+    assert other.genuine(b"the yard's own")
+    assert (first.document["kind"], first.document["run"]["run_id"]) == ("failed", run_id)
+    assert first.id == first.document["id"] == message.message_id
+    assert first.headers["content-type"].startswith("application/json")
+    assert first.path == "/hooks/airyard"
+
+
+def test_without_any_secret_it_says_so_by_having_no_signature(site: Site) -> None:
+    with Receiver() as receiver:
+        site.notify()
+        site.ended(site.run(rule(receiver.url)))
+        assert "webhook-signature" not in receiver.received[0].headers
+
+
+def test_what_fails_is_tried_again_under_the_same_id(site: Site) -> None:
+    with Receiver([500, 429]) as receiver:
+        site.notify()
+        run_id = site.run(rule(receiver.url))
+        for tries in (1, 2):
+            waits = site.until(run_id, lambda message, tries=tries: message.tries == tries)  # type: ignore[misc]  # a default binds it
+            assert waits.state is MessageState.WAITING
+            assert waits.next_ms > site.clock.now_ms() - 2000
+            told = site.ask(f"/runs/{run_id}/explain")["notifications"]
+            assert [(one["state"], one["error"]) for one in told] == [("WAITING", waits.error)]
+            site.clock.ahead_ms += LONGEST_PAUSE_MS
+        message = site.ended(run_id)
+        assert (message.state, message.tries) == (MessageState.DELIVERED, 3)
+        assert len({one.id for one in receiver.received}) == 1
+        assert len({one.body for one in receiver.received}) == 1
+        assert site.ask(f"/runs/{run_id}/explain")["notifications"] == []
+
+
+@pytest.mark.parametrize("status", [400, 404, 410])
+def test_a_refusal_is_final_and_told(site: Site, status: int) -> None:
+    with Receiver([status]) as receiver:
+        site.notify()
+        run_id = site.run(rule(receiver.url))
+        message = site.ended(run_id)
+        assert (message.state, message.error) == (MessageState.GIVEN_UP, f"answered {status}")
+        (told,) = site.ask(f"/runs/{run_id}/explain")["notifications"]
+        assert (told["state"], told["tries"], told["error"]) == ("GIVEN_UP", 1, f"answered {status}")
+        assert told["to"] == receiver.url.removesuffix("/hooks/airyard"), "the path may be secret"
+        listed = site.ask("/admin/notifications?state=given_up")
+        assert listed["notifications"] == [told]
+        assert listed["counts"] == {"WAITING": 0, "DELIVERED": 0, "GIVEN_UP": 1}
+        assert len(receiver.received) == 1
+
+
+def test_a_redirect_is_not_followed(site: Site) -> None:
+    with Receiver() as elsewhere, Receiver([307], location=elsewhere.url) as receiver:
+        site.notify()
+        message = site.ended(site.run(rule(receiver.url)))
+        assert (message.state, message.error) == (MessageState.GIVEN_UP, "answered 307")
+        assert elsewhere.received == []
+
+
+def test_one_who_never_answers_and_one_who_is_not_there_hold_up_nobody(site: Site) -> None:
+    with socket.socket() as taken, Receiver([HANG] * 50) as hangs, Receiver() as well:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        closed = f"http://127.0.0.1:{taken.getsockname()[1]}/"
+        site.notify(within_s=2.0)
+        run_id = site.run(rule(hangs.url), rule(closed), rule(well.url))
+        well.until(1)
+        deadline = time.monotonic() + 60
+        while True:
+            kept = {one.target: one for one in site.store.of_run(run_id)}
+            if all(one.tries for one in kept.values()) and kept[well.url].ended_ms is not None:
+                break
+            assert time.monotonic() < deadline, kept
+            time.sleep(0.02)
+        assert kept[well.url].state is MessageState.DELIVERED
+        assert (kept[hangs.url].state, kept[hangs.url].error) == (
+            MessageState.WAITING,
+            "no answer within 2 s",
+        )
+        assert (kept[closed].state, kept[closed].error) == (MessageState.WAITING, "Connection refused")
+
+
+def test_a_message_older_than_a_day_is_tried_once_more_and_then_given_up(site: Site) -> None:
+    with Receiver([503]) as receiver:
+        run_id = site.run(rule(receiver.url))
+        site.clock.ahead_ms = GIVE_UP_AFTER_MS
+        site.notify()
+        message = site.ended(run_id)
+        assert (message.state, message.tries, len(receiver.received)) == (MessageState.GIVEN_UP, 1, 1)
+
+
+def test_users_messages_do_not_reach_this_machine_unless_it_is_allowed(site: Site) -> None:
+    with Receiver() as receiver:
+        site.notify(reach=Reach(allow_private=True), fleet=(to_fleet(receiver.url),))
+        message = site.ended(site.run(rule(receiver.url)))
+        assert message.state is MessageState.GIVEN_UP
+        assert "no public address" in message.error
+        assert message.tries == 1
+        cordon(site)
+        (only,) = receiver.until(1)
+        assert only.document["kind"] == "node_cordoned", "the configuration's own receiver may be anywhere"
+
+
+def to_fleet(url: str, secret: str | None = None) -> FleetReceiver:
+    return FleetReceiver(on={FleetNotice.NODE_CORDONED}, to=url, secret=secret)
+
+
+def cordon(site: Site) -> None:
+    site.yard.tell(CordonNodes(nodes=("host-cpu-0",), by="ada", reason="dust"))
+
+
+def test_the_yard_s_messages_are_signed_by_their_own_secret(site: Site) -> None:
+    with Receiver() as receiver:
+        site.notify(fleet=(to_fleet(receiver.url, "fleet secret"),), secret="another")
+        cordon(site)
+        (found,) = receiver.until(1)
+        assert found.genuine(b"fleet secret")
+        assert (found.document["node"], found.document["by"]) == ("host-cpu-0", "ada")
+        assert found.document["run"] is None
+
+
+def test_an_address_may_be_a_secret_and_is_never_shown(site: Site) -> None:
+    with Receiver() as receiver:
+        site.yard.context.secrets.put("ada", "ops", "chat", receiver.url, masked=True, now_ms=1)
+        site.notify()
+        run_id = site.run(rule("{{secrets/ops/chat}}"))
+        message = site.ended(run_id)
+        assert message.state is MessageState.DELIVERED
+        assert receiver.url not in repr(site.store.of_run(run_id)) + repr(site.ask("/admin/notifications"))
+        site.yard.context.secrets.delete("ada", "ops", "chat")
+
+
+def test_a_secret_that_nobody_stored_refuses_the_submit(site: Site) -> None:
+    async def scene() -> None:
+        async with site.yard.client() as client:
+            for one in (rule("{{secrets/ops/chat}}"), rule("https://a.example/", secret="ops/chat")):
+                body = {"workload": {**WORKLOAD, "notify": [one]}, "idempotency_key": None}
+                answer = await client.post("/runs", json=body)
+                assert (answer.status_code, answer.json()["error"]["code"]) == (400, "SECRET_NOT_FOUND")
+
+    play(scene())
+
+
+WORKLOAD = {"experiment": "e", "command": "true", "compute": {"accelerator": "CPU"}}
+
+
+def test_a_secret_that_is_gone_or_no_address_gives_the_message_up(site: Site) -> None:
+    site.yard.context.secrets.put("ada", "ops", "chat", "plainly-none", masked=True, now_ms=1)
+    site.notify()
+    message = site.ended(site.run(rule("{{secrets/ops/chat}}")))
+    assert message.state is MessageState.GIVEN_UP
+    assert message.error.startswith("the secret holds no address")
+    assert "plainly-none" not in message.error
+
+
+def test_what_was_committed_before_a_notifier_began_is_told_and_nothing_twice(site: Site) -> None:
+    with Receiver() as receiver:
+        first = site.run(rule(receiver.url))
+        site.notify().stop()
+        site.ended(first)
+        second = site.run(rule(receiver.url))
+        site.notify()
+        site.ended(second)
+        third = site.run(rule(receiver.url))
+        site.ended(third)
+        assert [one.document["run"]["run_id"] for one in receiver.received] == [first, second, third]
+        assert len({one.id for one in receiver.received}) == 3
+
+
+def test_a_mark_that_is_behind_makes_no_second_message(site: Site) -> None:
+    with Receiver() as receiver:
+        site.notify()
+        site.ended(site.run(rule(receiver.url)))
+        site.store.keep([], 0)
+        site.notify()
+        site.ended(site.run(rule(receiver.url)))
+        assert len(receiver.received) == 2
+
+
+def test_a_run_that_is_removed_at_once_is_told_all_the_same(site: Site) -> None:
+    with Receiver() as receiver:
+        run_id = site.run(rule(receiver.url))
+
+        async def scene() -> None:
+            async with site.yard.client() as client:
+                while (await client.delete(f"/runs/{run_id}")).status_code == 409:
+                    await asyncio.sleep(0.05)
+
+        play(scene())
+        assert site.yard.context.reads.run(run_id) is None
+        site.notify()
+        assert receiver.until(1)[0].document["run"]["run_id"] == run_id
+
+
+def test_who_does_not_lead_sends_nothing(site: Site) -> None:
+    leads: list[bool] = []
+    with Receiver() as receiver:
+        site.notify(leads=lambda: bool(leads))
+        run_id = site.run(rule(receiver.url))
+        site.until(run_id, lambda message: message.state is MessageState.WAITING)
+        time.sleep(10 * notifying.EVERY_S)
+        assert receiver.received == []
+        leads.append(True)
+        receiver.until(1)
+
+
+def test_what_overfills_a_queue_is_given_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifying, "MOST_IN_QUEUE", 2)
+    with Receiver() as receiver:
+        for _ in range(3):
+            site.run(rule(receiver.url))
+        site.notify(leads=lambda: False)
+        newest = site.ended(3)
+        assert (newest.state, newest.error) == (MessageState.GIVEN_UP, "2 messages wait already")
+        assert site.store.counts() == {"WAITING": 2, "GIVEN_UP": 1}
+
+
+def test_a_bug_met_by_one_event_holds_up_no_other(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Sender.messages
+
+    def broken(self: Sender, recorded: Recorded, find_run: Callable[[int], Run | None]) -> list[Message]:
+        if type(recorded.event).__name__ == "NodeCordoned":
+            raise KeyError("a bug")
+        return whole(self, recorded, find_run)
+
+    monkeypatch.setattr(Sender, "messages", broken)
+    with Receiver() as receiver:
+        site.notify(fleet=(to_fleet(receiver.url),))
+        cordon(site)
+        site.ended(site.run(rule(receiver.url)))
+        assert len(receiver.received) == 1
