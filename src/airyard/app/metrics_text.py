@@ -6,9 +6,12 @@ Owns: the names and labels of series, the text form (0.0.4). Must not know: who 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from airyard.core.health.states import HealthState
+from airyard.app.node_views import node_documents
+from airyard.core.health.states import HealthState, NodeHealth
 from airyard.core.run import RunState
 from airyard.core.state import ClusterState
 
@@ -18,16 +21,24 @@ _GPU = re.compile(r"gpu_(\d+)_(.+)")
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_]")
 
 
-def metrics_text(
-    state: ClusterState,
-    samples: Iterable[tuple[str, str, float]],
-    events: Iterable[tuple[tuple[str, str, str], int]],
-) -> str:
-    """Return all series. ``samples``: (node, MLflow's name, value); ``events``: ((machine, rule, severity), count)."""
-    parts = [*_yard(state), *_nodes(state), *_sampled(samples)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What the state does not hold. ``samples``: (node, MLflow's name, value)."""
+
+    samples: Iterable[tuple[str, str, float]] = ()
+    events: Iterable[tuple[tuple[str, str, str], int]] = ()
+    """((machine, rule, severity), how many)."""
+    notices: Mapping[str, int] = field(default_factory=dict)
+    """Messages to people by their state."""
+    journal_available: bool = True
+
+
+def metrics_text(state: ClusterState, beside: Beside, now_ms: int) -> str:
+    """Return all series. Cost: runs that are not over, and nodes."""
+    parts = [*_server(state, beside), *_pools(state, now_ms), *_nodes(state), *_sampled(beside.samples)]
     told = [
         ({"machine": machine, "rule": rule, "severity": severity.lower()}, float(count))
-        for (machine, rule, severity), count in events
+        for (machine, rule, severity), count in beside.events
     ]
     parts.append(
         _family(
@@ -37,19 +48,77 @@ def metrics_text(
     return "".join(parts)
 
 
-def _yard(state: ClusterState) -> Iterable[str]:
-    runs = dict.fromkeys((RunState.QUEUED, RunState.ACTIVE), 0)
-    for run in state.runs.values():
-        if run.state in runs:
-            runs[run.state] += 1
+def _server(state: ClusterState, beside: Beside) -> Iterable[str]:
     yield _family(
-        "airyard_runs",
+        "airyard_journal_available",
         "gauge",
-        "Runs that wait or run.",
-        [({"state": found.value.lower()}, float(count)) for found, count in runs.items()],
+        "1: the journal takes events.",
+        [({}, float(beside.journal_available))],
     )
-    breakers: list[Series] = [({"pool": pool}, 1.0) for pool in sorted(state.breakers)]
-    yield _family("airyard_breaker_open", "gauge", "1: no node of the pool is taken out any more.", breakers)
+    yield _family("airyard_journal_epoch", "gauge", "Starts and takeovers.", [({}, float(state.epoch))])
+    yield _family("airyard_journal_events_total", "counter", "Events committed.", [({}, float(state.seq))])
+    notices = {name.lower(): count for name, count in beside.notices.items()}
+    yield _family(
+        "airyard_notifications",
+        "gauge",
+        "Messages to people that are kept.",
+        [({"state": name}, float(notices.get(name, 0))) for name in ("waiting", "delivered", "given_up")],
+    )
+
+
+def _pools(state: ClusterState, now_ms: int) -> Iterable[str]:
+    """Yield what is told by pool. Of a state that nobody is in the value is 0, never missing."""
+    documents = node_documents(state, now_ms)
+    pools = sorted({str(each["pool"]) for each in documents} | {pool.name for pool in state.policy.pools})
+    serves = {str(each["accelerator"]): str(each["pool"]) for each in reversed(documents)}
+    runs: Counter[tuple[str, str]] = Counter()
+    oldest: dict[str, int] = {}
+    for run in state.runs.values():
+        if run.state is RunState.ENDED:
+            continue
+        held = run.attempts[-1].pool if run.state is RunState.ACTIVE and run.attempts else ""
+        compute = run.workload.compute
+        pool = held or compute.pool or serves.get(compute.accelerator) or next(iter(pools), "")
+        runs[pool, run.state.value.lower()] += 1
+        if run.state is RunState.QUEUED:
+            oldest[pool] = max(oldest.get(pool, 0), now_ms - run.queued_ms)
+    devices = Counter((each["pool"], one["state"]) for each in documents for one in each["devices"])
+    health = Counter(
+        (state.policy.pool_of(node), state.health.get(name, NodeHealth()).state.value)
+        for name, node in state.nodes.items()
+    )
+    away = Counter(each["pool"] for each in documents if not each["alive"])
+
+    def by_state(counts: Mapping[tuple[str, str], int], states: Iterable[str]) -> list[Series]:
+        each = list(states)
+        return [
+            ({"pool": pool, "state": one}, float(counts.get((pool, one), 0)))
+            for pool in pools
+            for one in each
+        ]
+
+    yield _family("airyard_runs", "gauge", "Runs that wait or run.", by_state(runs, ("queued", "active")))
+    yield _family(
+        "airyard_queue_oldest_seconds",
+        "gauge",
+        "How long the oldest waiting run has waited.",
+        [({"pool": pool}, oldest.get(pool, 0) / 1000) for pool in pools],
+    )
+    yield _family("airyard_devices", "gauge", "Devices.", by_state(devices, ("free", "booked", "in_use")))
+    states = [found.value for found in HealthState]
+    yield _family("airyard_nodes", "gauge", "Nodes by their health.", by_state(health, states))
+    yield _family(
+        "airyard_nodes_away",
+        "gauge",
+        "Nodes whose machine is not connected.",
+        [({"pool": pool}, float(away.get(pool, 0))) for pool in pools],
+    )
+    yield _family(
+        "airyard_breaker_open",
+        "gauge",
+        "1: no node of the pool is taken out any more.",
+        [({"pool": pool}, float(pool in state.breakers)) for pool in pools],
+    )
 
 
 def _nodes(state: ClusterState) -> Iterable[str]:
@@ -84,22 +153,35 @@ def _nodes(state: ClusterState) -> Iterable[str]:
     yield _family("airyard_node_health_score", "gauge", "Points that speak against it.", score)
 
 
+_RENAMED = {
+    "utilization_percentage": ("utilization_ratio", 0.01),
+    "power_usage_watts": ("power_watts", 1.0),
+    "ecc_uncorrected_errors": ("ecc_uncorrected_total", 1.0),
+    "ecc_corrected_errors": ("ecc_corrected_total", 1.0),
+    "pcie_replays": ("pcie_replays_total", 1.0),
+}
+"""Prometheus's manner of naming, with what its values are multiplied by."""
+
+
 def _sampled(samples: Iterable[tuple[str, str, float]]) -> Iterable[str]:
     families: dict[str, list[Series]] = {}
     for node, name, value in samples:
         gpu = _GPU.fullmatch(name)
         labels = {"node": node, "gpu": gpu[1]} if gpu else {"node": node}
-        title = f"airyard_gpu_{gpu[2]}" if gpu else f"airyard_node_{name}"
-        families.setdefault(_NO_NAME.sub("_", title), []).append((labels, value))
+        short, factor = _RENAMED.get(gpu[2], (gpu[2], 1.0)) if gpu else (name, 1.0)
+        title = f"airyard_gpu_{short}" if gpu else f"airyard_node_{short}"
+        families.setdefault(_NO_NAME.sub("_", title), []).append((labels, value * factor))
     for name in sorted(families):
-        yield _family(name, "gauge", "As sampled for MLflow, while a run is on the node.", families[name])
+        kind = "counter" if name.endswith("_total") else "gauge"
+        yield _family(name, kind, "As sampled for MLflow, while a run is on the node.", families[name])
 
 
 def _family(name: str, kind: str, about: str, series: Iterable[Series]) -> str:
     lines = [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
     for labels, value in series:
         inner = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-        lines.append(f"{name}{{{inner}}} {value:g}" if abs(value) < 1e6 else f"{name}{{{inner}}} {value!r}")
+        number = f"{value:g}" if abs(value) < 1e6 else repr(value)
+        lines.append(f"{name}{{{inner}}} {number}" if inner else f"{name} {number}")
     return "\n".join(lines) + "\n"
 
 

@@ -5,11 +5,16 @@ Owns: the route. Must not know: series (``app/metrics_text``), where numbers com
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fastapi import APIRouter
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse
 
 from airyard.app.control import Control
-from airyard.app.metrics_text import metrics_text
+from airyard.app.metrics_text import Beside, metrics_text
+from airyard.core.errors import Unavailable
+from airyard.server.context import ServerContext
 from airyard.server.requests import Context, query
 
 router = APIRouter(tags=["yard"])
@@ -19,10 +24,25 @@ FORM = "text/plain; version=0.0.4"
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(context: Context) -> PlainTextResponse:
     """Return all series of the yard, in Prometheus's text form."""
-    samples = [(one.node, one.name, one.value) for one in context.gauges.fresh(context.clock.now_ms())]
-    events = context.gauges.events()
+    now_ms = context.clock.now_ms()
+    samples = [(one.node, one.name, one.value) for one in context.gauges.fresh(now_ms)]
+    notices, unread = await run_in_threadpool(_notices, context)
 
     def read(control: Control) -> str:
-        return metrics_text(control.state, samples, events)
+        beside = Beside(
+            samples=samples,
+            events=context.gauges.events(),
+            notices=notices,
+            journal_available=not (control.journal_problem or unread),
+        )
+        return metrics_text(control.state, beside, now_ms)
 
     return PlainTextResponse(await query(context, read), media_type=FORM)
+
+
+def _notices(context: ServerContext) -> tuple[Mapping[str, int], bool]:
+    """Return how many messages there are by their state, and whether the database is away."""
+    try:
+        return (context.notices.counts() if context.notices is not None else {}), False
+    except Unavailable:
+        return {}, True

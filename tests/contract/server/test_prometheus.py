@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from airyard.app.metrics_text import metrics_text
+from airyard.app.metrics_text import Beside, metrics_text
 from airyard.core.commands import CordonNodes, HealthReported
 from airyard.core.health.facts import Component, HealthEvent, Severity, Source
 from airyard.core.ids import MemberKey
@@ -20,7 +20,7 @@ from airyard.ports.engine import Sample, Samples
 from airyard.server.gauges import FRESH_MS, MOST_SERIES, Gauges
 from server_yard import HEADERS, Yard
 
-LINE = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)\{((?:[a-z_]+="(?:[^"\\\n]|\\.)*",?)*)\} (-?[0-9.e+-]+)')
+LINE = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\.)*",?)*)\})? (-?[0-9.e+-]+)')
 NODE = "sim-1xa10-0"
 
 
@@ -49,7 +49,7 @@ def series(text: str) -> dict[str, float]:
             continue
         match = LINE.fullmatch(line)
         assert match is not None, line
-        name = f"{match[1]}{{{match[2]}}}"
+        name = f"{match[1]}{{{match[2] or ''}}}"
         assert name not in found
         found[name] = float(match[3])
     return found
@@ -98,7 +98,29 @@ def test_nodes_their_health_and_what_was_sampled(yard: Yard) -> None:
     assert found['airyard_health_events_total{machine="host",rule="xid.79",severity="critical"}'] == 2
     assert found[f'airyard_gpu_temperature_celsius{{node="{NODE}",gpu="0"}}'] == 71
     assert found[f'airyard_node_disk_usage_megabytes{{node="{NODE}"}}'] == 3_406_213.5
-    assert found['airyard_runs{state="queued"}'] == 0
+    pool = yard.loop.peek(lambda control: control.state.policy.pool_of(control.state.nodes[NODE]))
+    assert found[f'airyard_runs{{pool="{pool}",state="queued"}}'] == 0
+    assert found[f'airyard_nodes{{pool="{pool}",state="HEALTHY"}}'] == 1
+    assert found[f'airyard_breaker_open{{pool="{pool}"}}'] == 0
+    assert found["airyard_journal_available{}"] == 1
+    assert found["airyard_journal_events_total{}"] > 2
+
+
+def test_what_rules_and_dashboard_use_is_there(yard: Yard) -> None:
+    deploy = Path(__file__).resolve().parents[3] / "deploy" / "monitoring"
+    wanted = {
+        name
+        for file in ("alerts.yaml", "dashboard.json")
+        for name in re.findall(r"\bairyard_[a-z_]+\b(?![\"':]*job)", (deploy / file).read_text())
+    }
+    named = ("temperature_celsius", "utilization_percentage", "power_usage_watts", "ecc_uncorrected_errors")
+    values = {f"gpu_0_{name}": 50.0 for name in named}
+    sample = Sample(key=MemberKey(1, 0, 0), node=NODE, time_ms=1, values=values)
+    yard.context.gauges.sampled(Samples(samples=(sample,)), yard.context.clock.now_ms())
+    text = scraped(yard, HEADERS).text
+    there = {name.partition("{")[0] for name in series(text)}
+    assert wanted - there == set()
+    assert series(text)[f'airyard_gpu_utilization_ratio{{node="{NODE}",gpu="0"}}'] == 0.5
 
 
 def _fields(one: HealthEvent) -> dict[str, Any]:
@@ -124,11 +146,8 @@ def test_series_do_not_grow_without_bound() -> None:
 
 def test_names_of_others_cannot_break_the_form() -> None:
     odd = 'a"b\\c\nd'
-    text = metrics_text(
-        ClusterState(),
-        [(odd, "gpu_1_odd name-é", 1.5), (odd, "x", float(1 << 40))],
-        [(("m", odd, "INFO"), 1)],
-    )
+    samples = [(odd, "gpu_1_odd name-é", 1.5), (odd, "x", float(1 << 40))]
+    text = metrics_text(ClusterState(), Beside(samples=samples, events=[(("m", odd, "INFO"), 1)]), 0)
     found = series(text)
     assert found['airyard_gpu_odd_name__{node="a\\"b\\\\c\\nd",gpu="1"}'] == 1.5
     assert found['airyard_node_x{node="a\\"b\\\\c\\nd"}'] == 1 << 40
