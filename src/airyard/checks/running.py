@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing
+import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -37,7 +38,7 @@ def run(probes: Sequence[Probe], site: Site, table: Table) -> list[CheckResult]:
     running: list[tuple[Probe, BaseProcess, Connection]] = []
     for probe in probes:
         receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_collect, args=(probe, site, sender), daemon=True)
+        process = context.Process(target=_collect, args=(probe, site, sender, os.getpid()), daemon=True)
         process.start()
         sender.close()
         running.append((probe, process, receiver))
@@ -52,13 +53,15 @@ Collected = tuple[str, Any, int]
 """``read``, ``crashed`` or ``late``; what was read, or why not; the milliseconds that it took."""
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it is gone, however that ended."""
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the thread of ``parent`` that started it is gone, however that ended."""
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:  # gone before the kernel was told: nothing would come any more
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _collect(probe: Probe, site: Site, sender: Connection) -> None:
-    die_with_parent()
+def _collect(probe: Probe, site: Site, sender: Connection, parent: int) -> None:
+    die_with_parent(parent)
     began = time.monotonic()
     found: Collected
     try:

@@ -150,7 +150,7 @@ def check(
 ) -> list[CheckResult] | None:
     """Run checks in a process of its own. None: it crashed or was late, and was killed and not waited for."""
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as told:
-        given.write(json.dumps(wish).encode())
+        given.write(json.dumps({**wish, "parent": os.getpid()}).encode())
         given.seek(0)
         try:
             process = subprocess.Popen(

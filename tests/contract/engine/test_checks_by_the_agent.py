@@ -34,6 +34,12 @@ from airyard.node import agent, preflight
 preflight.inherited = dict
 sys.exit(agent.main())
 """
+LONG = """
+import time
+from airyard.checks.contract import Check, Probe
+CHECK = Check(name="site.long", title="t", passes="p", judge=lambda read, limits: [])
+PROBE = Probe(name="long", collect=lambda site: time.sleep(600), checks=(CHECK,), deadline_s=600.0)
+"""
 
 
 class Bench:
@@ -119,7 +125,9 @@ def test_a_node_is_checked_where_it_is_and_a_failure_voids_what_it_had_passed(be
 
 
 def test_a_round_that_is_stopped_or_whose_agent_is_killed_leaves_no_process(bench: Bench) -> None:
-    bench.gpus.set(hang="nvmlDeviceGetTemperature")
+    # Longer than this test waits: its own deadline must not be what ends it.
+    (bench.home / "node" / "checks").mkdir()
+    (bench.home / "node" / "checks" / "long.py").write_text(LONG)
     assert bench.check("one", after_s=1)["state"] == "stopped"
     until_gone(bench)
     failed: list[str] = []

@@ -58,9 +58,12 @@ def _warning(error: UserError, instead: str) -> CheckResult:
 
 
 def main() -> int:
-    """Do what standard input asks for. ``nice`` in it: how far this gives way to work on the same machine."""
-    running.die_with_parent()
+    """Do what standard input asks for.
+
+    ``nice`` in it: how far this gives way to work on the same machine; ``parent``: with whom it dies.
+    """
     wish = json.loads(sys.stdin.read())
+    running.die_with_parent(int(wish.get("parent", os.getppid())))
     os.nice(int(wish.get("nice", 0)))
     sys.stdout.write(json.dumps({"results": check(wish)}) + "\n")
     return 0
