@@ -17,7 +17,7 @@ from airyard.app import leases, planning
 from airyard.app.control import Control
 from airyard.core import evolve
 from airyard.core.commands import ReportKind
-from airyard.core.decide import gang, judge, members, operating, placing, timers
+from airyard.core.decide import gang, judge, members, operating, placing, timers, verdicts
 from airyard.core.run import MemberPhase
 from airyard.core.scheduling import nodes, planner
 from airyard.core.state import ClusterState
@@ -71,6 +71,14 @@ def lost_starts_stay_lost() -> Any:
     return patch.object(members, "start_member", lambda attempt, member: members.ForgetMember(
         key=attempt.member_key(member.index), machine=member.machine
     ))  # fmt: skip
+
+
+def texts_excuse_for_ever() -> Any:
+    return patch.object(verdicts, "TEXT_EXCUSES", 99)
+
+
+def a_second_verdict_counts_too() -> Any:
+    return patch.object(verdicts, "owed", lambda attempt: attempt.verdict_until_ms is not None)
 
 
 def exits_are_acknowledged_and_dropped() -> Any:
@@ -197,6 +205,8 @@ PLANTS = [
     exit_0_at_a_stop_is_success,
     stopping_frees_the_devices,
     lost_starts_stay_lost,
+    texts_excuse_for_ever,
+    a_second_verdict_counts_too,
     exits_are_acknowledged_and_dropped,
     nothing_kills_the_deaf,
     the_commit_checks_nothing,

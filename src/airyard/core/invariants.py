@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from airyard.core.deadlines import wait_end
+from airyard.core.decide.verdicts import TEXT_EXCUSES
 from airyard.core.run import Attempt, Outcome, Run, RunState
 from airyard.core.state import ClusterState
 
@@ -67,6 +68,8 @@ def _run(run: Run) -> Iterator[str]:
         yield f"run {run.run_id} is {run.state.value} with outcome {run.outcome}"
     if [attempt.number for attempt in run.attempts] != list(range(len(run.attempts))):
         yield f"run {run.run_id} numbers its attempts {[attempt.number for attempt in run.attempts]}"
+    if run.text_excuses > TEXT_EXCUSES:
+        yield f"run {run.run_id} was excused {run.text_excuses} times on the word of its own output"
     for attempt in run.attempts:
         yield from _attempt(run, attempt)
 
@@ -77,6 +80,8 @@ def _attempt(run: Run, attempt: Attempt) -> Iterator[str]:
     if not attempt.live and not all(member.released for member in attempt.members):
         yield f"attempt {attempt.key} has ended with members that hold devices"
     if attempt.live:
+        if attempt.gone and (attempt.verdict_until_ms is None or attempt.judgement is not None):
+            yield f"attempt {attempt.key} holds nothing, waits for no verdict, and has not ended"
         return
     exits = [member.exit for member in attempt.members]
     all_well = all(e is not None and e.cause is None and not e.stop_reason for e in exits)

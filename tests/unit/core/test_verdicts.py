@@ -291,6 +291,7 @@ def test_one_text_alone_does_not_even_make_a_suspect() -> None:
     assert kinds(done) == ["AttemptJudged", "AttemptEnded", "RunQueuedAgain", "NodeHealthChanged"]
     health = yard.state.health["a"]
     assert (health.state, [hit.rule for hit in health.hits]) == (HealthState.HEALTHY, ["job.cuda.ecc"])
+    assert health.hits[0].evidence == ()  # who may see the node need not be allowed to see the run's log
 
 
 def test_texts_do_not_count_among_the_nodes_that_show_a_fault() -> None:

@@ -51,8 +51,9 @@ def _suspicion(
 ) -> HealthEvent | None:
     """Return what a job's output says against a node: unconfirmed, and light.
 
-    What is confirmed the monitors have reported themselves. The rule's name is another one than theirs: what jobs print
-    must not count among the nodes that show a fault, or it would open the breaker.
+    What is confirmed the monitors have reported themselves. The lines stay with the run: other people see the node. The
+    rule's name is none of theirs: what jobs print must not count among the nodes that show a fault, or it opens the
+    breaker.
     """
     name = verdicts.blamed(attempt, found)
     node = state.nodes.get(name) if name is not None else None
@@ -71,5 +72,4 @@ def _suspicion(
         source=Source.JOB_LOG,
         message=f"run {attempt.run_id} printed: {found.message}",
         confirmed=False,
-        evidence=tuple(line.text for line in found.evidence),
     )
