@@ -37,6 +37,14 @@ def speaking(talk: Callable[[socket.socket], None]) -> Iterator[int]:
         listener.shutdown(socket.SHUT_RDWR)
 
 
+def heard(line: socket.socket) -> bytes:
+    """Read a request whole: who closes with something unread cuts its own answer short."""
+    said = line.recv(65536)
+    while not said.endswith(b"{}"):
+        said += line.recv(65536)
+    return said
+
+
 def sent(port: int, scheme: str = "http", within_s: float = 5.0) -> Answer:
     return post(
         f"{scheme}://127.0.0.1:{port}/hook?a=b", {"webhook-id": "m"}, b"{}", reach=None, within_s=within_s
@@ -47,9 +55,7 @@ def test_the_request_is_whole_and_names_its_host() -> None:
     seen: list[bytes] = []
 
     def talk(line: socket.socket) -> None:
-        seen.append(line.recv(65536))
-        while not seen[-1].endswith(b"{}"):
-            seen[-1] += line.recv(65536)
+        seen.append(heard(line))
         line.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
 
     with speaking(talk) as port:
@@ -64,7 +70,7 @@ def test_an_answer_that_drips_is_cut_off() -> None:
     over = threading.Event()
 
     def talk(line: socket.socket) -> None:
-        line.recv(65536)
+        heard(line)
         line.sendall(b"HTTP/1.1 200 OK\r\n")
         while not over.wait(0.05):
             line.sendall(b"x")
@@ -80,7 +86,7 @@ def test_an_answer_that_drips_is_cut_off() -> None:
 )
 def test_what_is_no_http_is_a_failure_that_may_pass(said: bytes) -> None:
     def talk(line: socket.socket) -> None:
-        line.recv(65536)
+        heard(line)
         line.sendall(said)
 
     with speaking(talk) as port:
@@ -98,7 +104,7 @@ def test_a_certificate_must_be_good(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     def talk(line: socket.socket) -> None:
         with context.wrap_socket(line, server_side=True) as inner:
-            inner.recv(65536)
+            heard(inner)
             inner.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
 
     with speaking(talk) as port:
