@@ -40,8 +40,8 @@ def speaking(talk: Callable[[socket.socket], None]) -> Iterator[int]:
 def heard(line: socket.socket) -> bytes:
     """Read a request whole: who closes with something unread cuts its own answer short."""
     said = line.recv(65536)
-    while not said.endswith(b"{}"):
-        said += line.recv(65536)
+    while not said.endswith(b"{}") and (more := line.recv(65536)):
+        said += more
     return said
 
 
