@@ -26,6 +26,7 @@ from airyard.sim.chance import Fault
 from airyard.sim.world import simulate
 
 SEEDS = range(160)
+pytestmark = pytest.mark.timeout(300)
 Plant = Callable[[], Any]
 
 
