@@ -13,9 +13,6 @@ from typing import Any
 import pytest
 import yaml
 
-from airyard.core.health.states import Breaker, HealthState
-from core_yard import Yard, node
-
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "monitoring"
 PAGE = (ROOT / "docs" / "operate" / "alerts.md").read_text()
@@ -61,31 +58,6 @@ def test_an_expression_asks_for_labels_that_its_metrics_have(where: str, express
     for name, matchers in _LABEL.findall(expression):
         asked = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers))
         assert asked <= promised()[name], where
-    states = re.findall(r'airyard_node_health\{[^}]*state[=!~]+"([^"]*)"', expression)
-    assert {state for each in states for state in each.split("|")} <= {
-        state.value.lower() for state in HealthState
-    }
-
-
-def test_the_server_shows_what_is_promised() -> None:
-    shown = pytest.importorskip("airyard.app.metrics_text", reason="this server shows no metrics yet")
-    sampled = [
-        name for name in promised() if re.match(r"airyard_(gpu|node)_\w+_(percentage|celsius|watts)", name)
-    ]
-    sampled += ["airyard_gpu_ecc_uncorrected_errors", "airyard_gpu_throttled_by_hardware"]
-    samples = [("n1", re.sub(r"^airyard_(gpu|node)_", _of_mlflow, name), 1.0) for name in sampled]
-    yard = Yard(node("n1"))
-    yard.state.breakers["h100"] = Breaker(at_ms=1, why="a test")
-    text = shown.metrics_text(yard.state, samples, [(("n1", "xid.79", "CRITICAL"), 1)])
-    labels = {
-        name: set(re.findall(r'(\w+)="', inner))
-        for name, inner in re.findall(r"^(airyard_\w+)\{(.*)\}", text, re.MULTILINE)
-    }
-    assert {name: labels.get(name) for name in promised()} == promised()
-
-
-def _of_mlflow(match: re.Match[str]) -> str:
-    return "gpu_0_" if match[1] == "gpu" else ""
 
 
 def test_every_rule_says_what_is_wrong_what_to_do_and_whom_it_wakes() -> None:

@@ -106,6 +106,23 @@ def test_nodes_their_health_and_what_was_sampled(yard: Yard) -> None:
     assert found["airyard_journal_events_total{}"] > 2
 
 
+def test_what_rules_and_dashboard_use_is_there(yard: Yard) -> None:
+    deploy = Path(__file__).resolve().parents[3] / "deploy" / "monitoring"
+    wanted = {
+        name
+        for file in ("alerts.yaml", "dashboard.json")
+        for name in re.findall(r"\bairyard_[a-z_]+\b(?![\"':]*job)", (deploy / file).read_text())
+    }
+    named = ("temperature_celsius", "utilization_percentage", "power_usage_watts", "ecc_uncorrected_errors")
+    values = {f"gpu_0_{name}": 50.0 for name in named}
+    sample = Sample(key=MemberKey(1, 0, 0), node=NODE, time_ms=1, values=values)
+    yard.context.gauges.sampled(Samples(samples=(sample,)), yard.context.clock.now_ms())
+    text = scraped(yard, HEADERS).text
+    there = {name.partition("{")[0] for name in series(text)}
+    assert wanted - there == set()
+    assert series(text)[f'airyard_gpu_utilization_ratio{{node="{NODE}",gpu="0"}}'] == 0.5
+
+
 def _fields(one: HealthEvent) -> dict[str, Any]:
     return {name: getattr(one, name) for name in HealthEvent.__dataclass_fields__}
 
