@@ -10,6 +10,7 @@ import pytest
 
 from airyard.checks import kernel_checks, rdma_checks, shape_checks
 from airyard.checks.board_checks import CHECKS
+from airyard.checks.catalogue import PROBES
 from airyard.checks.contract import Probe, Site, Thresholds
 from airyard.checks.kernel_checks import KernelLog, Unknown
 from airyard.checks.nvml import Gpu, Gpus
@@ -195,3 +196,9 @@ def test_lines_of_the_driver_that_no_rule_knows_are_listed_once_each() -> None:
     assert "2 lines" in message
     assert judged(kernel_checks.PROBE, "kernel.unknown", KernelLog(findings=Findings()))[0][0] == "PASS"
     assert judged(kernel_checks.PROBE, "kernel.unknown", KernelLog(problem="no"))[0][0] == "SKIP"
+
+
+def test_the_catalogue_has_every_check_that_a_node_should_pass() -> None:
+    """Fifty are known of the field's own tools; each check says which of them it is."""
+    numbers = {check.number for probe in PROBES for check in probe.checks}
+    assert numbers == set(range(1, 51))
