@@ -121,6 +121,11 @@ def reserved(health: NodeHealth, now_ms: int) -> NodeHealth:
     )
 
 
+def beyond_cure(health: NodeHealth, now_ms: int) -> str:
+    """Say why no remedy is tried any more, not even when its back-off is over; empty while one may be."""
+    return ladder.at_its_end(health, _asked(health), max(now_ms, health.not_before_ms))
+
+
 def _asked(health: NodeHealth) -> Remedy:
     kept = [hit for hit in health.hits if hit.remedy is not Remedy.NONE]
     best = gravest(kept)
