@@ -212,6 +212,9 @@ class HealthSection(_Section):
     power_cycle_command: str | None = None
     retest_command: str | None = None
     """Exits with 0 when the node is well, with 1 when it is not; anything else says nothing."""
+    simulated_remedy_command: str | None = None
+    """Mends simulated nodes, whatever the remedy; without it they are mended at once."""
+    simulated_retest_command: str | None = None
     monitor: MonitorSection = MonitorSection()
 
 
