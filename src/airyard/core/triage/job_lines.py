@@ -29,6 +29,13 @@ _PREFIXES = (
         re.compile(r"(?:\w{3} +\d+ \d\d:\d\d:\d\d|" + _STAMP + r") (?P<host>[\w.-]+) \S+?\[\d+\]: "),
         "host",
     ),  # syslog
+    (
+        re.compile(
+            r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)[ :]+(?:\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? )?"
+            r"\[?[\w./-]+\.py:\d+\]? "
+        ),
+        "logger",  # vLLM and others: level, time, [file.py:line]
+    ),
     (re.compile(r"[\[(]?(?:" + _STAMP + r")[\])]?(?: UTC)?:? ?(?:- |\| )?"), "stamp"),
     (re.compile(r"(?P<host>[a-zA-Z][\w.-]*\d[\w.-]*)(?:: | \| )(?=\S)"), "host"),
 )

@@ -34,6 +34,8 @@ _JOB_WORDS = re.compile(
     rb"|name resolution|not known|open files|shared object|undefined symbol|GLIBC|No CUDA GPUs|CUDA GPU"
     rb"|Got completion|async fatal event|async event|[Ff]ailed|killed by|Killed|exitcode|corrupted|is invalid for"
     rb"|return code|GPU handle|NVSwitch|imed out|Bus error|Cuda failure|file handle|ransport endpoint|ead-only file"
+    rb"|death signal|gated repo|xceeded|DUE TO|No devices|preempted|exited on|exited with|NET/OFI|empty list|exit code"
+    rb"|ptxas|fatal  |UNAVAILABLE|DEADLINE|heartbeats|invalid usage|Duplicate GPU|invalid PC|no kernel image"
     rb"|must match|cannot be multiplied|KeyboardInterrupt|remote process exited|not initialized|\bRAM\b|em(?:ory)? us"
 )
 """Without one of these no signature can fit. Written in the case in which programs print them: that is what is fast."""
