@@ -169,6 +169,13 @@ CONFIG = (
         r"provider \w+ output empty list", r"NET/OFI Creating new endpoint.{0,80}fail",
     ),
     _root(
+        "config.rdma", _CFG, Cause.NODE, Action.FIX_CONFIG, 60, 0.7,
+        "the RDMA library of a node refused what NCCL asked of it",
+        "check nvidia-peermem or DMA-BUF, NCCL_IB_HCA, and that the container has the node's RDMA devices",
+        r"Call to ibv_\w+ failed with (?:error )?(?!.{0,40}timed out)", r"ibv_reg_(?:dmabuf_)?mr\w*.{0,80} failed",
+        r"Couldn't (?:allocate|register) (?:GPU )?MR\b", r"failed to modify QP to \w+(?!.{0,30}timed out)",
+    ),
+    _root(
         "config.ib_access", _CFG, Cause.NODE, Action.FIX_CONFIG, 46, 0.6,
         "RDMA was refused access to memory",
         "check nvidia-peermem or DMA-BUF, IOMMU and ACS of both nodes; then the run's own use of freed memory",
@@ -277,6 +284,13 @@ CONFIG = (
         r"Too many open files", r"\bEMFILE\b",
     ),
     _root(
+        "config.batch", _CFG, Cause.NODE, Action.FIX_CONFIG, 61, 0.7,
+        "the batch system could not start the job",
+        "look at the node's own log of the batch system, and at its spool folder",
+        r"^slurmstepd: error: (?:execve|couldn't chdir|could not open|Unable to)", r"^slurmd: (?:error: )?fatal",
+        r"^(?:srun|sbatch): error: (?:Unable to (?:allocate|create)|Invalid|Batch job submission failed)",
+    ),
+    _root(
         "config.port", _CFG, Cause.NETWORK, Action.RETRY_SAME, 61, 0.7,
         "the port where the ranks meet is in use",
         "take $MASTER_PORT as it is given, and no fixed one",
@@ -318,7 +332,7 @@ USER = (
         "user.gpu_memory", _USER, Cause.USER_CODE, Action.FIX_CODE, 88, 0.95,
         "the GPU's memory does not suffice",
         "take a smaller batch or sequence, activation checkpointing, or shard over more GPUs",
-        r"CUDA (?:(?:driver |runtime )?error: )?out of memory",
+        r"(?:CUDA|Cuda failure|Cuda error)\b.{0,30}\bout of memory",
         r"(?<!ray\.exceptions\.)OutOfMemoryError", r"HIP out of memory", r"CUDA_ERROR_OUT_OF_MEMORY",
         r"RESOURCE_EXHAUSTED: .{0,40}(?:Out of memory|failed to allocate)", r"OOM when allocating tensor",
         r"No available memory for the cache blocks",
@@ -359,7 +373,8 @@ USER = (
         "user.nccl_usage", _USER, Cause.USER_CODE, Action.FIX_CODE, 85, 0.9,
         "NCCL was called as it must not be, as a rule with two ranks on one GPU",
         "give each rank its own GPU: `torch.cuda.set_device(LOCAL_RANK)` before the first collective",
-        r"Duplicate GPU detected", r"ncclInvalidUsage", r"(?:NCCL error|ncclCommInit\w+).{0,160}invalid usage",
+        r"Duplicate GPU detected", r"peer mapping resources exhausted", r"invalid device ordinal",
+        r"ncclInvalidUsage", r"(?:NCCL error|ncclCommInit\w+).{0,160}invalid usage",
     ),
     _root(
         "user.loss_scale", _USER, Cause.USER_CODE, Action.FIX_CODE, 70, 0.8,
@@ -380,7 +395,9 @@ USER = (
         "fetch or write it again, and compare its size and checksum",
         r"PytorchStreamReader failed", r"Error while deserializing header", r"\bSafetensorError\b",
         r"UnpicklingError", r"invalid header or archive is corrupted", r"Bad CRC-32", r"\bBadZipFile\b",
-        r"unexpected EOF, expected \d+ more bytes",
+        r"unexpected EOF, expected \S+ more bytes", r"Parquet magic bytes not found", r"Corrupt \w+ compressed data",
+        r"Compressed file ended before the end-of-stream", r"\bBadGzipFile\b", r"^zlib\.error", r"tarfile\.ReadError",
+        r"\bArrowInvalid\b", r"image file is truncated", r"cannot identify image file", r"CRC check failed",
     ),
     _root(
         "user.host_memory", _USER, Cause.USER_LIMIT, Action.FIX_CODE, 72, 0.85,
@@ -450,7 +467,8 @@ NETWORK = (
         "check that the nodes reach each other on the interface that is chosen (firewall, routes, NCCL_SOCKET_IFNAME)",
         r"NCCL WARN.{0,160}(?:No route to host|Connection timed out|Connection refused|Network is unreachable)",
         r"socketStartConnect.{0,160}fail", r"connectFullMesh failed",
-        r"socketPollConnect.{0,160}(?:No route to host|fail)",
+        r"socketPollConnect.{0,160}(?:No route to host|timed out|refused|unreachable|fail)",
+        r"gloo/transport/\w+/\w+\.\w+:\d+\].{0,80}(?:connect|timeout|refused)", r"gloo::\w*Exception.{0,120}connect",
         r"NET/OFI Unable to insert remote address", r"NCCL WARN Call to connect failed",
     ),
 )  # fmt: skip

@@ -154,6 +154,8 @@ SAMPLES = {
     "nccl.error": "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting",
     "rendezvous.timeout": "[E socket.cpp:922] [c10d] The client socket has timed out after 1800s",
     "launcher.teardown": "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+    "config.rdma": "misc/ibvwrap.cc:177 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Bad address",
+    "config.batch": "slurmstepd: error: execve(): /tmp/slurmd/job00089/slurm_script: No such file or directory",
     "config.interface": "NCCL WARN Bootstrap : no socket interface found",
     "config.toolchain": "INTERNAL: ptxas exited with non-zero error code 65280, output: ptxas fatal   : Unsupported",
     "config.cuda_libraries": "E cuda_dnn.cc:439] Could not create cudnn handle: CUDNN_STATUS_INTERNAL_ERROR",
