@@ -118,6 +118,8 @@ _MEMORY = re.compile(
 
 
 def _text(line: bytes) -> str:
+    if line[:1] in (b"\0", b"\xef"):  # a file that was emptied while it was written to; a mark of UTF-8
+        line = line.lstrip(b"\0").removeprefix(b"\xef\xbb\xbf")
     return line[:_LONGEST_LINE].decode("utf-8", "replace")
 
 
