@@ -22,7 +22,15 @@ CORPUS = Path(__file__).parent / "triage_corpus"
 KERNEL_LOG = re.compile(r"^(dmesg|kern|kmsg|journal|messages|syslog)", re.IGNORECASE)
 HALVES = {"develop": slice(0, None, 2), "held_out": slice(1, None, 2)}
 """Every second folder of ``foreign``: rules may be changed because of the first ones only."""
-PARTS = ("develop", "held_out", "controls", "foreign:develop", "foreign:held_out", "foreign_later")
+PARTS = (
+    "develop",
+    "held_out",
+    "controls",
+    "foreign:develop",
+    "foreign:held_out",
+    "foreign_later",
+    "foreign_fresh",
+)
 BLAMING = (FailureClass.HARDWARE, FailureClass.NETWORK, FailureClass.DRIVER)
 
 

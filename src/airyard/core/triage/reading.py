@@ -35,7 +35,8 @@ _JOB_WORDS = re.compile(
     rb"|Got completion|async fatal event|async event|[Ff]ailed|killed by|Killed|exitcode|corrupted|is invalid for"
     rb"|return code|GPU handle|NVSwitch|imed out|Bus error|Cuda failure|file handle|ransport endpoint|ead-only file"
     rb"|death signal|gated repo|xceeded|DUE TO|No devices|preempted|exited on|exited with|NET/OFI|empty list|exit code"
-    rb"|exhausted|device ordinal|orrupt|magic bytes|end-of-stream|truncated|execve|pair.cc|gloo::|cannot identify"
+    rb"|exhausted|out of resource|MPI_ABORT|ctor died|is dead|build stopped|is required|device ordinal"
+    rb"|orrupt|magic bytes|end-of-stream|truncated|execve|pair.cc|gloo::|cannot identify"
     rb"|ptxas|fatal  |UNAVAILABLE|DEADLINE|heartbeats|invalid usage|Duplicate GPU|invalid PC|no kernel image"
     rb"|must match|cannot be multiplied|KeyboardInterrupt|remote process exited|not initialized|\bRAM\b|em(?:ory)? us"
 )

@@ -210,7 +210,9 @@ CONFIG = (
         "give the environment one CUDA toolkit, of the version that the libraries were built with",
         r"\b(?:ptxas|nvlink|fatbinary|nvcc|cicc) (?:fatal|error) *:", r"\b(?:ptxas|nvlink|fatbinary|nvcc) exited with",
         r"libdevice not found", r"Cannot find a working (?:compiler|triton)",
-        r"detected CUDA version.{0,40}mismatches the version",
+        r"detected CUDA version.{0,40}mismatches the version", r"CUDAMismatchException",
+        r"does not match the version torch was compiled with.{0,40}unable to compile", r"Error building extension '",
+        r"ninja: build stopped", r"Ninja is required to load", r"CUDA Setup failed", r"CUDA SETUP: Setup Failed",
     ),
     _root(
         "config.cuda_libraries", _CFG, Cause.ENVIRONMENT, Action.FIX_CONFIG, 73, 0.7,
@@ -377,6 +379,13 @@ USER = (
         r"ncclInvalidUsage", r"(?:NCCL error|ncclCommInit\w+).{0,160}invalid usage",
     ),
     _root(
+        "user.kernel_resources", _USER, Cause.USER_CODE, Action.FIX_CODE, 74, 0.9,
+        "a GPU kernel asks for more shared memory, registers or threads than this GPU has",
+        "take smaller blocks or fewer stages, or a GPU of the kind that the kernel was written for",
+        r"out of resource: (?:shared memory|tensor memory|threads|registers)",
+        r"too many resources requested for launch",
+    ),
+    _root(
         "user.loss_scale", _USER, Cause.USER_CODE, Action.FIX_CODE, 70, 0.8,
         "gradients overflowed until the loss scale could fall no further",
         "train in bfloat16, lower the learning rate, look at the data",
@@ -420,7 +429,8 @@ USER = (
         r"^(?:[A-Za-z_][\w.]*\.)?(?!Dist\w*Error|Connection\w*Error|BrokenPipeError|EOFError|ChildFailedError"
         r"|SignalException"
         r"|\w*(?:RuntimeError|AcceleratorError|InternalError|UnknownError): .{0,160}(?:NCCL|CUDA|gloo|connection"
-        r"|Connection closed|timed out|Broken pipe|[Ee]ngine core|EngineCore|Worker failed)"
+        r"|Connection closed|timed out|Broken pipe|[Ee]ngine core|EngineCore|Worker failed"
+        r"|[Ee]ngine (?:loop|process)|[Bb]ackground loop)|Exception: WorkerProc"
         r"|(?:Xla|Jax)RuntimeError: (?:INTERNAL|UNAVAILABLE|ABORTED|DEADLINE_EXCEEDED|UNKNOWN|CANCELLED)\b"
         r"|(?:Unavailable|Aborted|DeadlineExceeded|Cancelled|HorovodInternal)Error|(?:MQ)?EngineDeadError|AsyncEngineDeadError"
         r"|(?:Ray)?Actor\w*Error|WorkerCrashedError|NodeDiedError|RayTaskError"
@@ -437,7 +447,7 @@ USER = (
         "user.segfault", _USER, Cause.USER_CODE, Action.RETRY_ELSEWHERE, 50, 0.5,
         "a process crashed in native code",
         "run it with PYTHONFAULTHANDLER=1 to see where; update the library that is named there",
-        r"Segmentation fault", r"Fatal Python error: (?:Segmentation|Bus|Aborted)", r"\bSIGSEGV\b",
+        r"Segmentation fault", r"Fatal Python error: (?:Segmentation|Bus|Aborted)", r"(?<!due to )\bSIGSEGV\b",
         r"exitcode ?: -11\b",
         r"Caught signal 11", r"exited on signal 11\b", r"Signal: Segmentation fault",
         r"free\(\): |double free|corrupted size vs", r"return code = -11\b",
@@ -504,7 +514,10 @@ EFFECTS = (
         "engine.dead", Role.EFFECT, "the part of a server that computes ended, and the rest with it",
         r"EngineDeadError", r"EngineCore encountered (?:an issue|a fatal error)",
         r"[Ee]ngine core initialization failed",
-        r"WorkerProc (?:hit an exception|failed to start)", r"\bActor\w*Error\b", r"\bWorkerCrashedError\b",
+        r"WorkerProc (?:hit an exception|failed to start)", r"\b(?:Ray)?Actor\w*Error\b",
+        r"\bWorkerCrashedError\b", r"\bactor (?:died|is dead)\b",
+        r"WorkerProc initialization failed", r"Engine (?:loop|process).{0,40}(?:died|dead|fail)",
+        r"Engine is already dead",
         r"worker died or was killed", r"RPC call to \w+ timed out",
     ),
     _silent(
@@ -512,7 +525,8 @@ EFFECTS = (
         r"ChildFailedError", r"Sending process \d+ closing signal", r"SignalException", r"Signal 15 \(SIGTERM\)",
         r"exitcode ?: -?(?:1|6|9|15)\b", r"Root Cause \(first observed failure\)", r"\bSIGABRT\b", r"\bSIGKILL\b",
         r"RendezvousTimeoutError", r"RendezvousConnectionError", r"terminate called after throwing",
-        r"\bDUE TO NODE FAIL", r"^slurmstepd: error: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED",
+        r"\bDUE TO NODE FAIL", r"MPI_ABORT was invoked",
+        r"^slurmstepd: error: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED",
     ),
 )  # fmt: skip
 

@@ -49,6 +49,7 @@ def test_the_corpus_is_whole() -> None:
     assert counts["develop"] + counts["held_out"] == 32
     assert counts["held_out"] >= 32 // 5
     assert counts["foreign:develop"] == counts["foreign:held_out"] == 45
+    assert (counts["foreign_later"], counts["foreign_fresh"]) == (37, 29)
 
 
 def test_the_score_sees_what_is_wrong() -> None:

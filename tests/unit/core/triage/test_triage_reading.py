@@ -163,6 +163,7 @@ SAMPLES = {
     "config.gpu_access": "Failed to initialize NVML: Unknown Error",
     "config.remote": "HTTPSConnectionPool(host='hub.example', port=443): Max retries exceeded with url: /m/config.json",
     "user.nccl_usage": "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 10",
+    "user.kernel_resources": "OutOfResources: out of resource: shared memory, Required: 663808, Hardware limit: 101376",
     "user.loss_scale": "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
     "user.access": "huggingface_hub.errors.GatedRepoError: 401 Client Error. (Request ID: Root=1-66f4b037)",
     "user.bad_file": "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
