@@ -223,7 +223,7 @@ CONFIG = (
         r"Loaded runtime CuDNN library: .{0,60}was compiled with",
     ),
     _root(
-        "config.cuda_init", _CFG, Cause.NODE, Action.RETRY_ELSEWHERE, 79, 0.6,
+        "config.cuda_init", _CFG, Cause.ENVIRONMENT, Action.RETRY_ELSEWHERE, 79, 0.6,
         "CUDA cannot be initialised: a device file or module is away, or the environment names wrong devices",
         "look for /dev/nvidia-uvm and the module nvidia_uvm on the node, and at CUDA_VISIBLE_DEVICES",
         r"CUDA unknown error - this may be due to an incorrectly set up environment",
