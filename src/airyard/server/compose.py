@@ -157,7 +157,7 @@ class Server:
                 yard=self._premises.yard_id(),
                 temporary=folder / "tmp",
                 find_diff=partial(sources.find, self._data_home / sources.FOLDER, sources.Kind.DIFF),
-                remedies=Remedies(self._config.health.model_dump(exclude={"monitor"})),
+                remedies=Remedies(self._config.health.model_dump(exclude={"monitor", "idle"})),
                 judges=Judges(logs, self._clock),
                 test_python=str(self._default_base().get("python") or ""),
             )
@@ -192,6 +192,7 @@ class Server:
                 part.start()
                 parts.callback(part.stop)
             self._notify(context, parts)
+            self._test_idle(effects, loop, parts)
             app = self._app(context, gatekeeper, tracking, url, leases)
             if made.routes is not None:
                 app.include_router(made.routes(loop, self._clock, context.owner))
@@ -214,6 +215,16 @@ class Server:
         notifier = notifier_of(section, store, context, self._premises.yard_id(), secret_of, leads)
         notifier.start()
         parts.callback(notifier.stop)
+
+    def _test_idle(self, effects: Effects, loop: ControlLoop, parts: contextlib.ExitStack) -> None:
+        """Begin to test nodes while nobody needs them."""
+        section, inherited = self._config.health.idle, self._inherited
+        if not section.enabled:
+            return
+        leads = inherited.leading.holds if inherited is not None else lambda: True
+        tester = effects.idle_rounds(loop, self._clock.now_ms, section.settings(), leads)
+        tester.start()
+        parts.callback(tester.stop)
 
     def _keep_leases(
         self, loop: ControlLoop, changes: ChangeFeed, lease_s: float | None, parts: contextlib.ExitStack

@@ -59,6 +59,7 @@ from airyard.ports.engine import ContainmentSeen, Engine, Fact, HealthSeen, Samp
 from airyard.ports.log_store import LogStore
 from airyard.ports.tracker import Metric, TrackedRun
 from airyard.server.gauges import Gauges
+from airyard.server.idle_rounds import IdleRounds, IdleSettings
 from airyard.server.judges import Judges
 from airyard.server.node_rounds import NodeRounds, Retests, find_node
 from airyard.server.remedies import Remedies
@@ -160,6 +161,21 @@ class Effects:
             report=lambda command: loop.submit(command).result(timeout=REPORT_S),
             now_ms=now_ms,
             python=self._test_python,
+        )
+
+    def idle_rounds(
+        self, loop: ControlLoop, now_ms: Callable[[], int], settings: IdleSettings, leads: Callable[[], bool]
+    ) -> IdleRounds:
+        """Return what tests nodes while nobody needs them."""
+        return IdleRounds(
+            read=loop.peek,
+            tell=lambda command: loop.submit(command).result(timeout=REPORT_S),
+            check_node=self._engine.check_node,
+            measure=None,
+            now_ms=now_ms,
+            python=self._test_python,
+            settings=settings,
+            leads=leads,
         )
 
     def has_environment(self, environment: Mapping[str, Any]) -> bool | None:

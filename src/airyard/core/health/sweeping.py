@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from airyard.core.health.fabric import (
     CERTIFY,
@@ -25,8 +25,25 @@ from airyard.core.health.fabric import (
 )
 from airyard.core.health.tournament import Pair, Wave, disjoint, once_more, second_pass, sweep, waves
 
-Steps = Generator[Wave, Sequence[Measured], tuple[Verdict, tuple[PairResult, ...]]]
-"""Yields pairs to test at once, is sent what they read, and returns the verdict with all tests."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """A sweep at its end. ``doubtful``: those of the verdict's unknown that failed too often for no reason to be known,
+    and of which the second pass was not finished.
+    """
+
+    verdict: Verdict
+    tests: tuple[PairResult, ...]
+    doubtful: tuple[str, ...] = ()
+
+    @property
+    def is_telling(self) -> bool:
+        """False when no test was finished: there is nothing to say, not even that it could not be told."""
+        return any(test.outcome is not Outcome.UNKNOWN for test in self.tests)
+
+
+Steps = Generator[Wave, Sequence[Measured], Swept]
+"""Yields pairs to test at once, is sent what they read, and returns what came of it."""
 
 
 def steps(
@@ -62,7 +79,10 @@ def steps(
                 read = list((yield few))
                 # By what well nodes had in the rounds: among a few bad ones the median would be theirs.
                 again.extend(judged((*reference, *read), floor_gb_s=floor_gb_s)[len(reference) :])
-    return concluded(doubted, tests, again, voting=voting), (*tests, *again)
+    verdict = concluded(doubted, tests, again, voting=voting)
+    # Where nobody passed it is no matter of single nodes.
+    doubtful = set(doubted.suspects).intersection(verdict.unknown) if verdict.certified else set()
+    return Swept(verdict=verdict, tests=(*tests, *again), doubtful=tuple(sorted(doubtful)))
 
 
 def _judged_rounds(
@@ -92,8 +112,3 @@ def _batches(wave: Sequence[Pair], at_once: int) -> list[Wave]:
     parts = math.ceil(len(wave) / most)
     size = math.ceil(len(wave) / parts)
     return [tuple(wave[start : start + size]) for start in range(0, len(wave), size)]
-
-
-def is_telling(tests: Sequence[PairResult]) -> bool:
-    """False when no test was finished: there is nothing to say, not even that it could not be told."""
-    return any(test.outcome is not Outcome.UNKNOWN for test in tests)

@@ -1,0 +1,344 @@
+"""Tests nodes while nobody needs them, unattended: each by itself, then in pairs, and out of the way when work comes.
+
+Owns: what is under test, how it is asked to make room, what an answer comes to. Must not know: which test is due
+(``core/health/idle``), what a failure does to a node, how agents are reached. Nothing is kept here that a server which
+is started again would miss: what was finished is in the journal, what was not says nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import structlog
+
+from airyard.app.control import Control
+from airyard.app.idling import idle_nodes, in_the_way, leaves, promised
+from airyard.checks.catalogue import is_sure
+from airyard.checks.contract import Profile
+from airyard.core.cluster import Node
+from airyard.core.commands import Command, IdleTestDone, SweepDone
+from airyard.core.errors import AiryardError, Unavailable
+from airyard.core.health.check_events import events_of
+from airyard.core.health.facts import CheckResult, CheckStatus, Retest
+from airyard.core.health.idle import (
+    MINUTE_MS,
+    IdleNode,
+    IdlePlan,
+    IdleRules,
+    IdleTest,
+    Ongoing,
+    Sweep,
+    plan,
+)
+from airyard.core.health.idle_records import PoolSweeps, SweepNote, TestNote
+from airyard.core.health.retesting import judged
+from airyard.core.health.tournament import Pair
+from airyard.server.node_rounds import Asks, run_round
+from airyard.server.sweeps import Measure, SweepAsk, Sweeper
+
+T = TypeVar("T")
+EVERY_S = 1.0
+MOST_AT_ONCE = 32
+"""Nodes under test at a time, however many are idle: each of them costs this server a thread."""
+REST_MS = MINUTE_MS
+"""A node that could not be asked, or a pool whose sweep was broken off, is let alone for so long."""
+LONG_REST_MS = 60 * MINUTE_MS
+"""... and one whose agent cannot be asked at all."""
+_PROFILES = {
+    IdleTest.LIGHT: (Profile.FAST, Retest.T1),
+    IdleTest.DEEP: (Profile.FULL, Retest.T3),
+}
+_log = structlog.get_logger("airyard.idle")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleSettings:
+    """What a yard may set. ``pair_gb_s``: the least bandwidth of a pair; 0: pairs are only compared."""
+
+    rules: IdleRules = field(default_factory=IdleRules)
+    cpu_slots: bool = False
+    pair_gb_s: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Test:
+    kind: IdleTest
+    began_ms: int
+    stop: threading.Event = field(default_factory=threading.Event)
+    asked_ms: int | None = None
+
+
+class IdleRounds:
+    """Begins tests, watches over them, and reports what they come to. Any thread."""
+
+    def __init__(
+        self,
+        *,
+        read: Callable[[Callable[[Control], Any]], Any],
+        tell: Callable[[Command], object],
+        check_node: Asks,
+        measure: Measure | None,
+        now_ms: Callable[[], int],
+        python: str,
+        settings: IdleSettings,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``read`` looks at the newest commit; ``tell`` waits for the journal. Without ``measure`` nobody is paired."""
+        self._read = read
+        self._tell = tell
+        self._check_node = check_node
+        self._now_ms = now_ms
+        self._python = python
+        self._settings = settings
+        self._leads = leads
+        self._sweeper = Sweeper(measure, self, now_ms) if measure is not None else None
+        self._since_ms = now_ms()
+        self._lock = threading.Lock()
+        self._tests: dict[str, _Test] = {}
+        self._rest_until_ms: dict[str, int] = {}
+        self._sweep: tuple[Sweep, threading.Event] | None = None
+        self._pool_rests: dict[str, int] = {}
+        self._unfree: frozenset[str] = frozenset()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="idle", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        if self._sweeper is None:
+            _log.info("no_sweeps", why="nothing here measures pairs of nodes")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Break off all tests; they say nothing."""
+        self._stopping.set()
+        self._stop_all()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(EVERY_S):
+            try:
+                self.tick()
+            except Exception:  # the next look may go better
+                _log.exception("idle_tests_broke")
+
+    def tick(self) -> None:
+        """Look at all nodes once: end what is in the way, begin what is due."""
+        if not self._leads():
+            self._stop_all()
+            return
+        facts, made = self._plan()
+        self._unfree = frozenset(node.name for node in facts if node.wanted or not node.open)
+        with self._lock:
+            for name in (*made.ask, *made.kill):
+                if (test := self._tests.get(name)) is not None:
+                    test.asked_ms = test.asked_ms or self._now_ms()
+                    test.stop.set()
+        for name, kind in made.begin:
+            self._begin(name, kind)
+        if made.sweep is not None:
+            self._begin_sweep(made.sweep)
+
+    def _plan(self) -> tuple[list[IdleNode], IdlePlan]:
+        now_ms, settings = self._now_ms(), self._settings
+        with self._lock:
+            ongoing = [
+                Ongoing(node=name, kind=test.kind, began_ms=test.began_ms, asked_ms=test.asked_ms)
+                for name, test in self._tests.items()
+            ]
+            sweeping = self._sweep[0].nodes if self._sweep is not None else ()
+            self._rest_until_ms = {
+                name: until for name, until in self._rest_until_ms.items() if until > now_ms
+            }
+            resting = set(self._rest_until_ms)
+
+        def look(control: Control) -> list[IdleNode]:
+            return idle_nodes(
+                control.state,
+                now_ms,
+                since_ms=self._since_ms,
+                cpu_slots=settings.cpu_slots,
+                wanted=promised(control.newest_plan, now_ms),
+                resting=resting,
+            )
+
+        facts: list[IdleNode] = self._read(look)
+        return facts, plan(facts, ongoing, now_ms, settings.rules, sweeping=sweeping)
+
+    def _stop_all(self) -> None:
+        with self._lock:
+            for test in self._tests.values():
+                test.stop.set()
+            if self._sweep is not None:
+                self._sweep[1].set()
+
+    # --- one node by itself
+
+    def _begin(self, name: str, kind: IdleTest) -> None:
+        node: Node | None = self._read(lambda control: control.state.nodes.get(name))
+        if node is None:
+            return
+        if node.simulated:
+            self._done(node, kind, (), self._now_ms())
+            return
+        test = _Test(kind=kind, began_ms=self._now_ms())
+        with self._lock:
+            if name in self._tests or len(self._tests) >= MOST_AT_ONCE or self._stopping.is_set():
+                return
+            self._tests[name] = test
+        threading.Thread(target=self._check, args=(node, test), name="idle-test", daemon=True).start()
+
+    def _check(self, node: Node, test: _Test) -> None:
+        try:
+            self._check_it(node, test)
+        except Exception:  # a bug of ours is no fault of the node
+            _log.exception("idle_test_broke", node=node.name)
+            self._rest(node.name, LONG_REST_MS)
+        finally:
+            with self._lock:
+                self._tests.pop(node.name, None)
+
+    def _check_it(self, node: Node, test: _Test) -> None:
+        profile, _ = _PROFILES[test.kind]
+        round_name = f"idle/{uuid.uuid4().hex[:12]}"
+        try:
+            results = run_round(self._check_node, node, profile, self._python, round_name, test.stop.is_set)
+        except Unavailable as problem:
+            if problem.code == "CHECKS_SILENT":
+                self._note(node, test.kind, CheckStatus.UNKNOWN, problem.message, test.began_ms)
+            else:
+                _log.debug("idle_test_not_done", node=node.name, why=problem.message)
+                self._rest(node.name, LONG_REST_MS if problem.code == "AGENT_TOO_OLD" else REST_MS)
+            return
+        if self.in_the_way((node.name,), test.began_ms):
+            self._rest(node.name, REST_MS)  # it shared the node with somebody's work
+            return
+        self._done(node, test.kind, results, test.began_ms, round_name)
+
+    def _done(
+        self,
+        node: Node,
+        kind: IdleTest,
+        results: tuple[CheckResult, ...],
+        began_ms: int,
+        round_name: str = "",
+    ) -> None:
+        if node.simulated:
+            self._note(node, kind, CheckStatus.PASS, "simulated", began_ms)
+            return
+        verdict = judged(_PROFILES[kind][1], results, len(node.devices) if node.model is not None else 0)
+        now_ms = self._now_ms()
+        events = events_of(
+            results,
+            round_name=round_name,
+            node=node.name,
+            machine=node.machine,
+            at_ms=now_ms,
+            is_sure=is_sure,
+        )
+        values = {
+            one.check: one.value
+            for one in results
+            if one.value is not None and one.check.startswith(("compute.", "rdma.", "storage."))
+        }
+        self._note(node, kind, verdict.status, verdict.message, began_ms, values=values, events=events)
+
+    def _note(
+        self, node: Node, kind: IdleTest, status: CheckStatus, message: str, began_ms: int, **more: Any
+    ) -> None:
+        now_ms = self._now_ms()
+        events = more.pop("events", ())
+        test = TestNote(
+            kind=kind,
+            at_ms=now_ms,
+            status=status,
+            message=message[:500],
+            version=self._read(lambda control: _boot(control, node)),
+            took_ms=max(now_ms - began_ms, 0),
+            **more,
+        )
+        self._submit(IdleTestDone(node=node.name, test=test, events=events))
+
+    def _submit(self, command: Command) -> None:
+        try:
+            self._tell(command)
+        except AiryardError as error:
+            _log.warning("idle_test_not_taken", error=error.message)  # it is due still, and done again
+
+    def _rest(self, name: str, span_ms: int) -> None:
+        with self._lock:
+            self._rest_until_ms[name] = self._now_ms() + span_ms
+
+    # --- pairs
+
+    def _begin_sweep(self, sweep: Sweep) -> None:
+        now_ms = self._now_ms()
+        if self._sweeper is None or self._pool_rests.get(sweep.pool, 0) > now_ms:
+            return
+        stop = threading.Event()
+        with self._lock:
+            if self._sweep is not None or self._stopping.is_set():
+                return
+            self._sweep = (sweep, stop)
+        threading.Thread(target=self._swept, args=(sweep, stop), name="sweep", daemon=True).start()
+
+    def _swept(self, sweep: Sweep, stop: threading.Event) -> None:
+        try:
+            note = self._run_sweep(sweep, stop)
+            if note is not None:
+                _log.info("swept", pool=sweep.pool, found=note.in_words())
+                self._submit(SweepDone(pool=sweep.pool, sweep=note))
+            else:
+                self._pool_rests[sweep.pool] = self._now_ms() + REST_MS
+        except Exception:  # a bug of ours is no fault of a node
+            _log.exception("sweep_broke", pool=sweep.pool)
+            self._pool_rests[sweep.pool] = self._now_ms() + LONG_REST_MS
+        finally:
+            with self._lock:
+                self._sweep = None
+
+    def _run_sweep(self, sweep: Sweep, stop: threading.Event) -> SweepNote | None:
+        assert self._sweeper is not None
+
+        def look(control: Control) -> tuple[int, Mapping[str, str]]:
+            known = control.state.sweeps.get(sweep.pool, PoolSweeps())
+            return known.number, leaves(control.state, sweep.pool)
+
+        number, leaf_of = self._read(look)
+        asked = SweepAsk(
+            sweep=Sweep(pool=sweep.pool, nodes=sweep.nodes, at_once=min(sweep.at_once, MOST_AT_ONCE)),
+            number=number,
+            leaf_of=leaf_of,
+            floor_gb_s=self._settings.pair_gb_s,
+            least=self._settings.rules.sweep_from,
+        )
+        return self._sweeper.run(asked, stop.is_set)
+
+    def claim(self, pair: Pair) -> Callable[[], bool] | None:
+        """See ``Ground``."""
+        test = _Test(kind=IdleTest.FABRIC, began_ms=self._now_ms())
+        with self._lock:
+            taken = any(name in self._tests or name in self._unfree for name in pair.edge)
+            if taken or self._stopping.is_set():
+                return None
+            self._tests.update(dict.fromkeys(pair.edge, test))
+        return test.stop.is_set
+
+    def release(self, pair: Pair) -> None:
+        """See ``Ground``."""
+        with self._lock:
+            for name in pair.edge:
+                self._tests.pop(name, None)
+
+    def in_the_way(self, names: Iterable[str], began_ms: int) -> bool:
+        """See ``Ground``."""
+        asked = tuple(names)
+        return bool(self._read(lambda control: in_the_way(control.state, asked, began_ms)))
+
+
+def _boot(control: Control, node: Node) -> str:
+    machine = control.state.machines.get(node.machine)
+    return machine.boot_id if machine is not None else ""
