@@ -8,8 +8,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airyard.core.health.fabric import Measured, PairResult, Verdict
-from airyard.core.health.sweeping import is_telling, steps
+from airyard.core.health.fabric import Measured, Verdict
+from airyard.core.health.sweeping import Swept, steps
 from airyard.core.health.tournament import Pair, Wave
 
 Measure = Callable[[Pair], Measured]
@@ -29,8 +29,8 @@ def slow(*bad: str, by: float = 0.5) -> Measure:
 
 def play(
     nodes: Sequence[str], measure: Measure, number: int = 0, **given: object
-) -> tuple[Verdict, Sequence[PairResult], list[Wave]]:
-    """Return the verdict, the tests, and what was under test at once."""
+) -> tuple[Verdict, Swept, list[Wave]]:
+    """Return the verdict, the whole end, and what was under test at once."""
     made = steps(nodes, number, **given)  # type: ignore[arg-type]  # each case gives some
     shown: list[Wave] = []
     try:
@@ -39,8 +39,8 @@ def play(
             shown.append(wave)
             wave = made.send([measure(pair) for pair in wave])
     except StopIteration as end:
-        verdict, tests = end.value
-        return verdict, tests, shown
+        assert isinstance(end.value, Swept)
+        return end.value.verdict, end.value, shown
 
 
 def test_a_slow_node_is_bad_and_all_others_are_certified() -> None:
@@ -84,10 +84,22 @@ def test_a_bad_leaf_switch_is_blamed_and_its_nodes_are_not() -> None:
 
 
 def test_a_sweep_that_was_stopped_everywhere_tells_nothing() -> None:
-    verdict, tests, _ = play(names(8), lambda pair: Measured(pair=pair, stopped=True))
-    assert not is_telling(tests)
+    verdict, end, _ = play(names(8), lambda pair: Measured(pair=pair, stopped=True))
+    assert not end.is_telling
     assert (verdict.bad, verdict.certified, len(verdict.unknown)) == ((), (), 8)
-    assert is_telling(play(names(4), slow())[1])
+    assert play(names(4), slow())[1].is_telling
+
+
+def test_a_suspect_whose_second_pass_was_stopped_stays_doubtful() -> None:
+    told = 0
+
+    def measure(pair: Pair) -> Measured:
+        nonlocal told
+        told += 1
+        return slow("n02")(pair) if told <= 20 else Measured(pair=pair, stopped=True)
+
+    verdict, end, _ = play(names(8), measure)
+    assert (verdict.bad, end.doubtful, verdict.unknown) == ((), ("n02",), ("n02",))
 
 
 @settings(max_examples=60, deadline=None)
