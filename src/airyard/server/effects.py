@@ -62,6 +62,7 @@ from airyard.server.gauges import Gauges
 from airyard.server.idle_rounds import IdleRounds, IdleSettings
 from airyard.server.judges import Judges
 from airyard.server.node_rounds import NodeRounds, Retests, find_node
+from airyard.server.pair_rounds import PairRounds
 from airyard.server.remedies import Remedies
 
 ARTIFACT_BYTES = 64 << 20
@@ -167,11 +168,14 @@ class Effects:
         self, loop: ControlLoop, now_ms: Callable[[], int], settings: IdleSettings, leads: Callable[[], bool]
     ) -> IdleRounds:
         """Return what tests nodes while nobody needs them."""
+        pairs = PairRounds(
+            pair_nodes=self._engine.pair_nodes, find_node=partial(find_node, loop), python=self._test_python
+        )
         return IdleRounds(
             read=loop.peek,
             tell=lambda command: loop.submit(command).result(timeout=REPORT_S),
             check_node=self._engine.check_node,
-            measure=None,
+            measure=pairs.measure,
             now_ms=now_ms,
             python=self._test_python,
             settings=settings,

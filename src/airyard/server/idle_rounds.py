@@ -116,7 +116,8 @@ class IdleRounds:
         """Break off all tests; they say nothing."""
         self._stopping.set()
         self._stop_all()
-        self._thread.join(timeout=5)
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
 
     def _run(self) -> None:
         while not self._stopping.wait(EVERY_S):
@@ -303,16 +304,19 @@ class IdleRounds:
     def _run_sweep(self, sweep: Sweep, stop: threading.Event) -> SweepNote | None:
         assert self._sweeper is not None
 
-        def look(control: Control) -> tuple[int, Mapping[str, str]]:
-            known = control.state.sweeps.get(sweep.pool, PoolSweeps())
-            return known.number, leaves(control.state, sweep.pool)
+        def look(control: Control) -> tuple[int, Mapping[str, str], bool]:
+            state = control.state
+            known = state.sweeps.get(sweep.pool, PoolSweeps())
+            has_gpus = all(name in state.nodes and state.nodes[name].model for name in sweep.nodes)
+            return known.number, leaves(state, sweep.pool), has_gpus
 
-        number, leaf_of = self._read(look)
+        number, leaf_of, has_gpus = self._read(look)
         asked = SweepAsk(
             sweep=Sweep(pool=sweep.pool, nodes=sweep.nodes, at_once=min(sweep.at_once, MOST_AT_ONCE)),
             number=number,
             leaf_of=leaf_of,
             floor_gb_s=self._settings.pair_gb_s,
+            compare=has_gpus,
             least=self._settings.rules.sweep_from,
         )
         return self._sweeper.run(asked, stop.is_set)

@@ -56,6 +56,8 @@ class SweepAsk:
     number: int
     leaf_of: Mapping[str, str]
     floor_gb_s: float
+    compare: bool
+    """False for slots of CPUs, which share their machines with others: their speed says nothing."""
     least: int
     """A sweep of which fewer nodes are left is broken off: it says nothing."""
 
@@ -78,6 +80,7 @@ class Sweeper:
             leaf_of=asked.leaf_of,
             at_once=sweep.at_once,
             floor_gb_s=asked.floor_gb_s,
+            compare=asked.compare,
         )
         count = 0
         with ThreadPoolExecutor(max(sweep.at_once // 2, 1), thread_name_prefix="pair") as pool:

@@ -7,8 +7,9 @@ Whatever was stopped says nothing; a sweep that is broken off as a whole has no 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from airyard.core.health.fabric import (
     CERTIFY,
@@ -53,11 +54,13 @@ def steps(
     leaf_of: Mapping[str, str] | None = None,
     at_once: int = 2,
     floor_gb_s: float = 0.0,
+    compare: bool = True,
     voting: Voting = CERTIFY,
 ) -> Steps:
     """Test nodes in rounds, then those that failed again, against certified nodes; ``number`` chooses who meets whom.
 
-    ``at_once``: so many nodes are under test at a time. A bad node is always confirmed by the second pass.
+    ``at_once``: so many nodes are under test at a time. Without ``compare`` speed counts only by the floor. A bad node
+    is always confirmed by the second pass.
     """
     leaves = leaf_of or {}
     rounds: list[list[Measured]] = []
@@ -67,7 +70,8 @@ def steps(
             for few in _batches(wave, at_once):
                 read.extend((yield few))
         rounds.append(read)
-    tests = _judged_rounds(rounds, len(nodes), floor_gb_s)
+    judge = partial(judged, floor_gb_s=floor_gb_s, compare=compare)
+    tests = _judged_rounds(rounds, len(nodes), judge)
     first = first_pass(nodes, tests, voting=voting, leaf_of=leaves)
     doubted = replace(first, bad=(), suspects=tuple(sorted((*first.bad, *first.suspects))))
     reference = _of_certified(rounds, first)
@@ -78,7 +82,7 @@ def steps(
             for few in _batches(wave, at_once):
                 read = list((yield few))
                 # By what well nodes had in the rounds: among a few bad ones the median would be theirs.
-                again.extend(judged((*reference, *read), floor_gb_s=floor_gb_s)[len(reference) :])
+                again.extend(judge((*reference, *read))[len(reference) :])
     verdict = concluded(doubted, tests, again, voting=voting)
     # Where nobody passed it is no matter of single nodes.
     doubtful = set(doubted.suspects).intersection(verdict.unknown) if verdict.certified else set()
@@ -86,22 +90,19 @@ def steps(
 
 
 def _judged_rounds(
-    rounds: Sequence[Sequence[Measured]], nodes: int, floor_gb_s: float
+    rounds: Sequence[Sequence[Measured]],
+    nodes: int,
+    judge: Callable[[Sequence[Measured]], Sequence[PairResult]],
 ) -> tuple[PairResult, ...]:
     """Judge each round by its own median; where a round has too few pairs for one, by that of all rounds."""
     if nodes // 2 >= 2 * RATIOS_FROM:
-        return tuple(result for read in rounds for result in judged(read, floor_gb_s=floor_gb_s))
-    return judged([one for read in rounds for one in read], floor_gb_s=floor_gb_s)
+        return tuple(result for read in rounds for result in judge(read))
+    return tuple(judge([one for read in rounds for one in read]))
 
 
 def _of_certified(rounds: Sequence[Sequence[Measured]], first: FirstPass) -> list[Measured]:
     well = set(first.certified)
-    return [
-        one
-        for read in rounds
-        for one in read
-        if well.issuperset(one.pair.edge) and not (one.stopped or one.hung or one.problem)
-    ]
+    return [one for read in rounds for one in read if one.finished and well.issuperset(one.pair.edge)]
 
 
 def _batches(wave: Sequence[Pair], at_once: int) -> list[Wave]:
