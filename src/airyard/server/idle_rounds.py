@@ -45,7 +45,9 @@ EVERY_S = 1.0
 MOST_AT_ONCE = 32
 """Nodes under test at a time, however many are idle: each of them costs this server a thread."""
 REST_MS = MINUTE_MS
-"""A node that could not be asked, or a pool whose sweep was broken off, is let alone for so long."""
+"""A node that could not be asked, or a pool whose sweep was broken off, is let alone for so long; or for as long as a
+node has to be idle, if that is shorter."""
+REST_LEAST_MS = 5_000
 LONG_REST_MS = 60 * MINUTE_MS
 """... and one whose agent cannot be asked at all."""
 _PROFILES = {
@@ -97,6 +99,7 @@ class IdleRounds:
         self._leads = leads
         self._sweeper = Sweeper(measure, self, now_ms) if measure is not None else None
         self._since_ms = now_ms()
+        self._rest_ms = max(min(REST_MS, settings.rules.after_ms), REST_LEAST_MS)
         self._lock = threading.Lock()
         self._tests: dict[str, _Test] = {}
         self._rest_until_ms: dict[str, int] = {}
@@ -212,10 +215,10 @@ class IdleRounds:
                 self._note(node, test.kind, CheckStatus.UNKNOWN, problem.message, test.began_ms)
             else:
                 _log.debug("idle_test_not_done", node=node.name, why=problem.message)
-                self._rest(node.name, LONG_REST_MS if problem.code == "AGENT_TOO_OLD" else REST_MS)
+                self._rest(node.name, LONG_REST_MS if problem.code == "AGENT_TOO_OLD" else self._rest_ms)
             return
         if self.in_the_way((node.name,), test.began_ms):
-            self._rest(node.name, REST_MS)  # it shared the node with somebody's work
+            self._rest(node.name, self._rest_ms)  # it shared the node with somebody's work
             return
         self._done(node, test.kind, results, test.began_ms, round_name)
 
@@ -284,6 +287,7 @@ class IdleRounds:
             if self._sweep is not None or self._stopping.is_set():
                 return
             self._sweep = (sweep, stop)
+        _log.info("sweep_begun", pool=sweep.pool, nodes=len(sweep.nodes))
         threading.Thread(target=self._swept, args=(sweep, stop), name="sweep", daemon=True).start()
 
     def _swept(self, sweep: Sweep, stop: threading.Event) -> None:
@@ -293,7 +297,7 @@ class IdleRounds:
                 _log.info("swept", pool=sweep.pool, found=note.in_words())
                 self._submit(SweepDone(pool=sweep.pool, sweep=note))
             else:
-                self._pool_rests[sweep.pool] = self._now_ms() + REST_MS
+                self._pool_rests[sweep.pool] = self._now_ms() + self._rest_ms
         except Exception:  # a bug of ours is no fault of a node
             _log.exception("sweep_broke", pool=sweep.pool)
             self._pool_rests[sweep.pool] = self._now_ms() + LONG_REST_MS
