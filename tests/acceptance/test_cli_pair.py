@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.request
 from typing import Any
 
 import pytest
@@ -115,3 +116,43 @@ def until(yard: Yard, node: str, wanted: str) -> None:
             return
         assert time.monotonic() < deadline, story(yard, node)
         time.sleep(0.3)
+
+
+def test_slots_of_cpus_are_mended_and_tested_in_pairs_over_tcp(own_yard: Yard) -> None:
+    if own_yard.run("health", "check", "--full").returncode != 0:
+        pytest.skip("this machine does not pass the checks of its own")
+    with (own_yard.home / "config.toml").open("a") as file:
+        file.write('[health]\ngpu_reset_command = "true"\n')
+    assert own_yard.run("up").returncode == 0
+    node = names(own_yard, simulated=False)[0]
+    report(own_yard, node)
+    until(own_yard, node, "PROBATION")
+    told = story(own_yard, node)
+    assert told.count("test T4: pass") == 2
+
+
+def report(yard: Yard, node: str) -> None:
+    """Report what only tests in pairs clear, as a monitor of one's own would."""
+    endpoint = json.loads((yard.home / "server" / "endpoint.json").read_text())
+    event = {
+        "event_id": "e1",
+        "rule": "nic.stops",
+        "machine": data(yard, "nodes", node)["machine"]["name"],
+        "node": node,
+        "at_ms": time.time_ns() // 1_000_000,
+        "component": "NETWORK",
+        "severity": "CRITICAL",
+        "source": "KERNEL",
+        "message": "an adapter stopped",
+        "retest": "T4",
+    }
+    asked = urllib.request.Request(
+        f"{endpoint['url']}/api/v1/health/report",
+        data=json.dumps({"events": [event]}).encode(),
+        headers={
+            "authorization": f"Bearer {(yard.home / 'server' / 'token').read_text().strip()}",
+            "content-type": "application/json",
+        },
+    )
+    with urllib.request.urlopen(asked) as answer:
+        assert json.load(answer) == {"taken": 1}
