@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
-from contextlib import suppress
 from typing import Any
 
 from airyard.adapters.agent_dialogue import Dialogue
 from airyard.adapters.node_checking import away, refused
 
 _LOOK_S = 0.2
+_END_S = 5.0
+"""So long agents have to say that they ended what was begun."""
 SETTLE_S = 10.0
 """When one side has ended badly, the other has so long to say how it ended: a stop for work is no failure."""
 Answer = Mapping[str, Any]
@@ -59,7 +60,7 @@ class _Test:
         self._asked = asked
         self._should_stop = should_stop
         self._settle_s = settle_s
-        self._over = False
+        self._asks: list[Future[dict[str, Any]]] = []
 
     def run(self) -> Answer:
         """Return what it came to. Raises: Unavailable."""
@@ -75,6 +76,7 @@ class _Test:
         sides = {"served": (0, serving), "called": (1, calling)}
         if not self._wait([serving, calling]):
             return _STOPPED
+        # A refusal of one side is the answer, whatever the other says.
         ended = {
             name: self._result(place, future) for name, (place, future) in sides.items() if future.done()
         }
@@ -82,19 +84,21 @@ class _Test:
         return _combined(ended)
 
     def close(self) -> None:
-        """End what may still run of it."""
-        if self._over:
+        """End what may still run of it, and wait for that: the nodes are free then."""
+        if all(ask.done() for ask in self._asks):
             return
         for dialogue in self._dialogues:
             if dialogue.is_open:
                 dialogue.call("pair_stop", name=self._asked["name"])
+        wait_for(self._asks, timeout=_END_S)
 
     def _begin(self, place: int, **more: Any) -> Future[dict[str, Any]]:
         asked, node = self._asked, self._asked["nodes"][place]
         return self._call(place, "pair", name=asked["name"], node=node, python=asked["python"], **more)
 
     def _call(self, place: int, op: str, **fields: Any) -> Future[dict[str, Any]]:
-        return self._dialogues[place].call(op, **fields)
+        self._asks.append(self._dialogues[place].call(op, **fields))
+        return self._asks[-1]
 
     def _wait(self, futures: list[Future[dict[str, Any]]]) -> bool:
         """Wait for all; once one has ended badly, a little longer only. False when nobody waits any more."""
@@ -102,6 +106,8 @@ class _Test:
         while True:
             done, waiting = wait_for(futures, timeout=_LOOK_S)
             if not waiting:
+                return True
+            if any(_is_refusal(future) for future in done):
                 return True
             if self._should_stop():
                 return False
@@ -120,11 +126,12 @@ class _Test:
         return dict(answer["result"])
 
 
+def _is_refusal(future: Future[dict[str, Any]]) -> bool:
+    return future.exception() is not None or not future.result()["ok"]
+
+
 def _is_well(future: Future[dict[str, Any]]) -> bool:
-    with suppress(ConnectionError):
-        answer = future.result(0)
-        return bool(answer["ok"]) and answer["result"]["state"] == "done"
-    return False
+    return not _is_refusal(future) and future.result()["result"]["state"] == "done"
 
 
 def _combined(ended: Mapping[str, Mapping[str, Any]]) -> Answer:

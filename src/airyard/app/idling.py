@@ -95,6 +95,7 @@ def _facts(
     return IdleNode(
         name=node.name,
         pool=pool,
+        like=f"{node.accelerator} {node.simulated}",
         idle_since_ms=idle_since_ms,
         open=open_,
         wanted=wanted,

@@ -65,6 +65,7 @@ from airyard.server.lease_keeping import LeaseKeeper
 from airyard.server.logins import LoginDesk
 from airyard.server.mlflow_policy import AttemptScope
 from airyard.server.notifying import notifier_of
+from airyard.server.pair_desk import PairDesk
 from airyard.server.people_file import PeopleFile
 from airyard.server.premises import Premises
 from airyard.server.remedies import Remedies
@@ -343,6 +344,7 @@ class Server:
             has_environment=has_environment,
             tidy_nodes=effects.tidy,
             rounds=effects.rounds(loop, self._clock.now_ms),
+            pairs=PairDesk(effects.pairs),
             containment=lambda: effects.containment,
             access=self._access(gatekeeper, loop),
             shutdown=self.ask_to_stop,

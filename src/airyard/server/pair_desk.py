@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import structlog
 
@@ -29,6 +30,26 @@ class Paired:
     measured: Measured | None = None
     result: PairResult | None = None
     problem: AiryardError | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the wire form; figures only where there are some."""
+        said: dict[str, Any] = {
+            "nodes": [self.one, self.other],
+            "machines": list(self.machines),
+            "simulated": self.simulated,
+            "problem": self.problem.as_json() if self.problem is not None else None,
+        }
+        if self.measured is not None and self.result is not None:
+            said |= {"outcome": self.result.outcome.value, "why": self.result.why}
+            if self.measured.finished:
+                said |= {
+                    "method": self.measured.method,
+                    "busbw_gb_s": self.measured.busbw_gb_s,
+                    "latency_p95_us": self.measured.latency_p95_us,
+                    "correct": self.measured.correct,
+                    "errors_grown": self.measured.errors_grown,
+                }
+        return said
 
 
 class PairDesk:

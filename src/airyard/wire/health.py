@@ -71,6 +71,34 @@ class CheckRequest(Part):
     profile: Literal["fast", "full"] = "fast"
 
 
+class PairRequest(Part):
+    """``POST /health/pair``: two nodes that are to be tested against each other; the first serves."""
+
+    nodes: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=200)]], Field(min_length=2, max_length=2)
+    ]
+
+
+class PairAnswer(Answer):
+    """``done``: it is over, and the rest is there: what was measured, and what it comes to."""
+
+    done: bool
+    nodes: Annotated[list[str], Field(default_factory=list)]
+    machines: Annotated[list[str], Field(default_factory=list)]
+    simulated: bool = False
+    outcome: str = ""
+    """``PASS`` or ``FAIL``."""
+    why: str = ""
+    method: str = ""
+    """``nccl`` or ``gloo``: an all-reduce of both; ``tcp``: blocks both ways; empty where nothing was measured."""
+    busbw_gb_s: float | None = None
+    latency_p95_us: float | None = None
+    correct: bool | None = None
+    errors_grown: int | None = None
+    problem: dict[str, Any] | None = None
+    """Why there is no verdict, in the form of an error."""
+
+
 class CheckBegun(Answer):
     """The name by which the results are asked for."""
 

@@ -71,6 +71,8 @@ class IdleNode:
     name: str
     pool: str
     idle_since_ms: int | None
+    like: str = ""
+    """Only nodes that are alike in this are tested in pairs: what they have decides how fast they are."""
     open: bool = True
     wanted: bool = False
     resting: bool = False
@@ -203,13 +205,13 @@ def _endings(
 
 def _sweep(free: Sequence[IdleNode], at_once: int, now_ms: int, rules: IdleRules) -> Sweep | None:
     """Return the pool of which most idle nodes have not been paired for a day; None where there are too few."""
-    pools: dict[str, list[str]] = {}
+    pools: dict[tuple[str, str], list[str]] = {}
     for node in free:
         stale = _is_over(node.paired_ms, rules.sweep_every_ms, now_ms)
         again_ms = min(rules.light_every_ms, rules.sweep_every_ms)
         if stale and _is_over(node.paired_tried_ms, again_ms, now_ms):
-            pools.setdefault(node.pool, []).append(node.name)
-    pool = min(pools, key=lambda pool: (-len(pools[pool]), pool), default="")
-    if len(pools.get(pool, ())) < rules.sweep_from:
+            pools.setdefault((node.pool, node.like), []).append(node.name)
+    most = min(pools, key=lambda pool: (-len(pools[pool]), pool), default=("", ""))
+    if len(pools.get(most, ())) < rules.sweep_from:
         return None
-    return Sweep(pool=pool, nodes=tuple(sorted(pools[pool][:SWEEP_MOST])), at_once=at_once)
+    return Sweep(pool=most[0], nodes=tuple(sorted(pools[most][:SWEEP_MOST])), at_once=at_once)
