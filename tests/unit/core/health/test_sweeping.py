@@ -39,8 +39,8 @@ def play(
             shown.append(wave)
             wave = made.send([measure(pair) for pair in wave])
     except StopIteration as end:
-        assert isinstance(end.value, Swept)
-        return end.value.verdict, end.value, shown
+        swept: Swept = end.value
+    return swept.verdict, swept, shown
 
 
 def test_a_slow_node_is_bad_and_all_others_are_certified() -> None:
