@@ -8,6 +8,7 @@ is started again would miss: what was finished is in the journal, what was not s
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -48,6 +49,9 @@ REST_MS = MINUTE_MS
 """A node that could not be asked, or a pool whose sweep was broken off, is let alone for so long; or for as long as a
 node has to be idle, if that is shorter."""
 REST_LEAST_MS = 5_000
+ROOM_S = 12.0
+"""An agent that is asked to end a round has ten seconds for it; it needs one."""
+LOOK_S = 0.05
 LONG_REST_MS = 60 * MINUTE_MS
 """... and one whose agent cannot be asked at all."""
 _PROFILES = {
@@ -178,6 +182,30 @@ class IdleRounds:
                 test.stop.set()
             if self._sweep is not None:
                 self._sweep[1].set()
+
+    def make_room(self, machine: str, *, for_pair: bool = False) -> None:
+        """End tests on a machine for one that somebody waits for, and begin none there for a minute.
+
+        ``for_pair``: pairs stay; they take turns by themselves. Blocks until the machine is free, some seconds at most.
+        """
+
+        def look(control: Control) -> list[str]:
+            nodes = control.state.nodes.items()
+            return [name for name, node in nodes if node.machine == machine and not node.simulated]
+
+        names: list[str] = self._read(look)
+        with self._lock:
+            mine = [test for name in names if (test := self._tests.get(name)) is not None]
+            mine = [test for test in mine if not (for_pair and test.kind is IdleTest.FABRIC)]
+            for test in mine:
+                test.stop.set()
+            until_ms = self._now_ms() + REST_MS
+            self._rest_until_ms.update(dict.fromkeys(() if for_pair else names, until_ms))
+        deadline_s = time.monotonic() + ROOM_S
+        while mine and time.monotonic() < deadline_s:
+            time.sleep(LOOK_S)
+            with self._lock:
+                mine = [test for test in mine if any(test is other for other in self._tests.values())]
 
     # --- one node by itself
 

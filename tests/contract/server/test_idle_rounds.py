@@ -242,6 +242,26 @@ def test_a_test_makes_room_for_a_run_that_is_placed_on_its_node(few: Yard) -> No
     assert name not in state(few).tests
 
 
+def test_a_test_makes_room_for_a_check_that_somebody_waits_for(few: Yard) -> None:
+    (name,) = real(few, 1)
+
+    def check(
+        machine: str, given: Mapping[str, Any], *, should_stop: Callable[[], bool]
+    ) -> Mapping[str, Any]:
+        while not should_stop():
+            time.sleep(0.01)
+        return {"state": "stopped", "results": []}
+
+    idle = made_for(few, check=check, rules=IdleRules(after_ms=0, share=1.0))
+    until(lambda: name in idle._tests, idle)
+    idle.make_room(name)
+    assert name not in idle._tests
+    idle.tick()
+    assert name not in idle._tests  # nor does the next one begin while it is checked
+    assert state(few).tests.keys() == {"sim-1xa10-0"}
+    idle.stop()
+
+
 def test_what_was_tested_is_known_to_the_next_server(yard: Yard, tmp_path: Path) -> None:
     idle = made_for(yard, Made())
     until(lambda: swept(yard) == 1, idle)
