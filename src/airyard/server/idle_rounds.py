@@ -43,6 +43,9 @@ from airyard.server.sweeps import Measure, SweepAsk, Sweeper
 
 T = TypeVar("T")
 EVERY_S = 1.0
+SELDOM_S = 5.0
+SHARE_OF_TIME = 0.02
+"""Of a very large fleet looks are rarer, so as not to take more of this server's time than this."""
 MOST_AT_ONCE = 32
 """Nodes under test at a time, however many are idle: each of them costs this server a thread."""
 REST_MS = MINUTE_MS
@@ -127,11 +130,14 @@ class IdleRounds:
             self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        while not self._stopping.wait(EVERY_S):
+        wait_s = EVERY_S
+        while not self._stopping.wait(wait_s):
+            began_s = time.monotonic()
             try:
                 self.tick()
             except Exception:  # the next look may go better
                 _log.exception("idle_tests_broke")
+            wait_s = min(max(EVERY_S, (time.monotonic() - began_s) / SHARE_OF_TIME), SELDOM_S)
 
     def tick(self) -> None:
         """Look at all nodes once: end what is in the way, begin what is due."""
