@@ -77,6 +77,8 @@ class IdleSettings:
 class _Test:
     kind: IdleTest
     began_ms: int
+    machine: str = ""
+    """Of a node that is tested by itself: its agent does one test at a time."""
     stop: threading.Event = field(default_factory=threading.Event)
     asked_ms: int | None = None
 
@@ -111,6 +113,7 @@ class IdleRounds:
         self._tests: dict[str, _Test] = {}
         self._rest_until_ms: dict[str, int] = {}
         self._sweep: tuple[Sweep, threading.Event] | None = None
+        self._machines_of_sweep: frozenset[str] = frozenset()
         self._pool_rests: dict[str, int] = {}
         self._unfree: frozenset[str] = frozenset()
         self._stopping = threading.Event()
@@ -222,8 +225,11 @@ class IdleRounds:
         if node.simulated:
             self._done(node, kind, (), self._now_ms())
             return
-        test = _Test(kind=kind, began_ms=self._now_ms())
+        test = _Test(kind=kind, began_ms=self._now_ms(), machine=node.machine)
         with self._lock:
+            taken = {other.machine for other in self._tests.values()} | self._machines_of_sweep
+            if node.machine in taken:
+                return
             if name in self._tests or len(self._tests) >= MOST_AT_ONCE or self._stopping.is_set():
                 return
             self._tests[name] = test
@@ -317,10 +323,11 @@ class IdleRounds:
         if self._sweeper is None or self._pool_rests.get(sweep.pool, 0) > now_ms:
             return
         stop = threading.Event()
+        machines = self._read(lambda control: _machines(control, sweep.nodes))
         with self._lock:
             if self._sweep is not None or self._stopping.is_set():
                 return
-            self._sweep = (sweep, stop)
+            self._sweep, self._machines_of_sweep = (sweep, stop), machines
         _log.info("sweep_begun", pool=sweep.pool, nodes=len(sweep.nodes))
         threading.Thread(target=self._swept, args=(sweep, stop), name="sweep", daemon=True).start()
 
@@ -337,7 +344,7 @@ class IdleRounds:
             self._pool_rests[sweep.pool] = self._now_ms() + LONG_REST_MS
         finally:
             with self._lock:
-                self._sweep = None
+                self._sweep, self._machines_of_sweep = None, frozenset()
 
     def _run_sweep(self, sweep: Sweep, stop: threading.Event) -> SweepNote | None:
         assert self._sweeper is not None
@@ -379,6 +386,11 @@ class IdleRounds:
         """See ``Ground``."""
         asked = tuple(names)
         return bool(self._read(lambda control: in_the_way(control.state, asked, began_ms)))
+
+
+def _machines(control: Control, names: Iterable[str]) -> frozenset[str]:
+    nodes = control.state.nodes
+    return frozenset(nodes[name].machine for name in names if name in nodes)
 
 
 def _boot(control: Control, node: Node) -> str:
