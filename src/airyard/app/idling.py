@@ -118,7 +118,9 @@ def in_the_way(state: ClusterState, names: Iterable[str], began_ms: int) -> bool
     for name in names:
         node = state.nodes.get(name)
         machine = state.machines.get(node.machine) if node is not None else None
-        if machine is None or not machine.alive or name in booked:
+        if node is None or machine is None or not machine.alive or name in booked:
+            return True
+        if any(device.owner for device in node.devices):
             return True
         if state.left_ms.get(name, 0) >= began_ms or name in state.cordons:
             return True

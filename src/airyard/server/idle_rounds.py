@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -18,13 +17,9 @@ import structlog
 
 from airyard.app.control import Control
 from airyard.app.idling import idle_nodes, in_the_way, leaves, promised
-from airyard.checks.catalogue import is_sure
-from airyard.checks.contract import Profile
 from airyard.core.cluster import Node
-from airyard.core.commands import Command, IdleTestDone, SweepDone
+from airyard.core.commands import Command, SweepDone
 from airyard.core.errors import AiryardError, Unavailable
-from airyard.core.health.check_events import events_of
-from airyard.core.health.facts import CheckResult, CheckStatus, Retest
 from airyard.core.health.idle import (
     MINUTE_MS,
     IdleNode,
@@ -35,10 +30,10 @@ from airyard.core.health.idle import (
     Sweep,
     plan,
 )
-from airyard.core.health.idle_records import PoolSweeps, SweepNote, TestNote
-from airyard.core.health.retesting import judged
+from airyard.core.health.idle_records import PoolSweeps, SweepNote
 from airyard.core.health.tournament import Pair
-from airyard.server.node_rounds import Asks, run_round
+from airyard.server.idle_checks import IdleChecks
+from airyard.server.node_rounds import Asks
 from airyard.server.sweeps import Measure, SweepAsk, Sweeper
 
 T = TypeVar("T")
@@ -57,10 +52,6 @@ ROOM_S = 12.0
 LOOK_S = 0.05
 LONG_REST_MS = 60 * MINUTE_MS
 """... and one whose agent cannot be asked at all."""
-_PROFILES = {
-    IdleTest.LIGHT: (Profile.FAST, Retest.T1),
-    IdleTest.DEEP: (Profile.FULL, Retest.T3),
-}
 _log = structlog.get_logger("airyard.idle")
 
 
@@ -101,9 +92,8 @@ class IdleRounds:
         """``read`` looks at the newest commit; ``tell`` waits for the journal. Without ``measure`` nobody is paired."""
         self._read = read
         self._tell = tell
-        self._check_node = check_node
+        self._checks = IdleChecks(check_node, now_ms, python)
         self._now_ms = now_ms
-        self._python = python
         self._settings = settings
         self._leads = leads
         self._sweeper = Sweeper(measure, self, now_ms) if measure is not None else None
@@ -223,7 +213,7 @@ class IdleRounds:
         if node is None:
             return
         if node.simulated:
-            self._done(node, kind, (), self._now_ms())
+            self._test(node, _Test(kind=kind, began_ms=self._now_ms()))
             return
         test = _Test(kind=kind, began_ms=self._now_ms(), machine=node.machine)
         with self._lock:
@@ -237,7 +227,7 @@ class IdleRounds:
 
     def _check(self, node: Node, test: _Test) -> None:
         try:
-            self._check_it(node, test)
+            self._test(node, test)
         except Exception:  # a bug of ours is no fault of the node
             _log.exception("idle_test_broke", node=node.name)
             self._rest(node.name, LONG_REST_MS)
@@ -245,66 +235,18 @@ class IdleRounds:
             with self._lock:
                 self._tests.pop(node.name, None)
 
-    def _check_it(self, node: Node, test: _Test) -> None:
-        profile, _ = _PROFILES[test.kind]
-        round_name = f"idle/{uuid.uuid4().hex[:12]}"
+    def _test(self, node: Node, test: _Test) -> None:
+        boot_id = self._read(lambda control: _boot(control, node))
         try:
-            results = run_round(self._check_node, node, profile, self._python, round_name, test.stop.is_set)
+            done = self._checks.run(node, test.kind, boot_id, test.began_ms, test.stop.is_set)
         except Unavailable as problem:
-            if problem.code == "CHECKS_SILENT":
-                self._note(node, test.kind, CheckStatus.UNKNOWN, problem.message, test.began_ms)
-            else:
-                _log.debug("idle_test_not_done", node=node.name, why=problem.message)
-                self._rest(node.name, LONG_REST_MS if problem.code == "AGENT_TOO_OLD" else self._rest_ms)
+            _log.debug("idle_test_not_done", node=node.name, why=problem.message)
+            self._rest(node.name, LONG_REST_MS if problem.code == "AGENT_TOO_OLD" else self._rest_ms)
             return
         if self.in_the_way((node.name,), test.began_ms):
             self._rest(node.name, self._rest_ms)  # it shared the node with somebody's work
-            return
-        self._done(node, test.kind, results, test.began_ms, round_name)
-
-    def _done(
-        self,
-        node: Node,
-        kind: IdleTest,
-        results: tuple[CheckResult, ...],
-        began_ms: int,
-        round_name: str = "",
-    ) -> None:
-        if node.simulated:
-            self._note(node, kind, CheckStatus.PASS, "simulated", began_ms)
-            return
-        verdict = judged(_PROFILES[kind][1], results, len(node.devices) if node.model is not None else 0)
-        now_ms = self._now_ms()
-        events = events_of(
-            results,
-            round_name=round_name,
-            node=node.name,
-            machine=node.machine,
-            at_ms=now_ms,
-            is_sure=is_sure,
-        )
-        values = {
-            one.check: one.value
-            for one in results
-            if one.value is not None and one.check.startswith(("compute.", "rdma.", "storage."))
-        }
-        self._note(node, kind, verdict.status, verdict.message, began_ms, values=values, events=events)
-
-    def _note(
-        self, node: Node, kind: IdleTest, status: CheckStatus, message: str, began_ms: int, **more: Any
-    ) -> None:
-        now_ms = self._now_ms()
-        events = more.pop("events", ())
-        test = TestNote(
-            kind=kind,
-            at_ms=now_ms,
-            status=status,
-            message=message[:500],
-            version=self._read(lambda control: _boot(control, node)),
-            took_ms=max(now_ms - began_ms, 0),
-            **more,
-        )
-        self._submit(IdleTestDone(node=node.name, test=test, events=events))
+        else:
+            self._submit(done)
 
     def _submit(self, command: Command) -> None:
         try:

@@ -46,6 +46,7 @@ def test_a_stranger_on_a_device_keeps_tests_away() -> None:
     held = node("a")
     made = Yard(replace(held, devices=(replace(held.devices[0], owner="pid 7"), *held.devices[1:])))
     assert (look(made, "a").idle_since_ms, look(made, "a").wanted) == (None, True)
+    assert in_the_way(made.state, ["a"], made.now_ms + 1)
     made.later(60).hello("a", [held])
     assert look(made, "a").idle_since_ms == made.now_ms
 
