@@ -23,7 +23,7 @@ simulate = { GPU_8xH100 = 6 }
 
 [health.idle]
 after_minutes = 0.02
-share = 0.5
+share = 1
 """
 
 
@@ -32,18 +32,18 @@ def idle_yard(tmp_path: Path, environment_cache: Path) -> Iterator[Yard]:
     """Six simulated nodes, idle soon; one of them is slow with all others, and every test of a pair takes a while."""
     yard = Yard(tmp_path / "home", environment_cache)
     (yard.home / "config.toml").write_text(CONFIG)
-    say(yard, 1.5)
+    say(yard)
     yield yard
     yard.close()
 
 
-def say(yard: Yard, seconds: float) -> None:
-    """Say how long a test of a pair takes, and who is slow."""
+def say(yard: Yard, *, bad: str = BAD) -> None:
+    """Say that a test of a pair takes a second, and who is slow."""
     file = yard.home / "node" / "health" / "simulated-faults.jsonl"
     file.parent.mkdir(exist_ok=True)
     with file.open("a") as out:
         for name in NODES:
-            how = {"seconds": seconds, **({"busbw_share": 0.4} if name == BAD else {})}
+            how = {"seconds": 1.0, **({"busbw_share": 0.4} if name == bad else {})}
             out.write(json.dumps({"node": name, "pair": how}) + "\n")
 
 
@@ -85,10 +85,11 @@ def test_a_killed_server_and_a_run_in_the_middle_blame_nobody_and_then_the_slow_
     # Half of the nodes are taken: too few are left, and what was measured so far says nothing.
     run = yard.submit("sleep 1", accelerator="GPU_8xH100", nodes=3)
     assert yard.ended(run)["outcome"] == "SUCCEEDED"
-    assert (sweeps(yard), blamed(yard)) == ([], set())
+    assert '"sweep_broken_off"' in (yard.home / "server" / "server.log").read_text()
+    assert blamed(yard) <= {BAD}  # on a slow machine the next sweep may be over by now
 
-    say(yard, 0.05)
     until(lambda: bool(sweeps(yard)))
+    say(yard, bad="")  # a remedy helps, the second or third at the latest
     (sweep, *_) = sweeps(yard)
     assert (sweep["status"], sweep["blamed"]) == ("FAIL", ["NODE"])
     assert f"bad: {BAD}" in sweep["message"]
@@ -100,4 +101,3 @@ def test_a_killed_server_and_a_run_in_the_middle_blame_nobody_and_then_the_slow_
     assert {step["after"] for step in page["story"]} >= {"RETESTING", "PROBATION"}
     assert [one["kind"] for one in page["tests"]] == ["LIGHT", "DEEP", "FABRIC"]
     assert "INFO pair tests: fail" in yard.ok("nodes", BAD)
-    print(yard.ok("health", "events"))
