@@ -56,15 +56,16 @@ class Monitors:
         self._told = 0
 
     def begin(self, within_ms: int) -> None:
-        """See a few faults within a time; in some worlds the same one on every node."""
+        """See a few faults within a time; in some worlds on every node, in others idle nodes are tested, too."""
         chance = self._setting.chance
         if not chance.roll(0.4):
             return
         for _ in range(chance.between(1, REPORTS)):
             self._setting.later(chance.between(0, within_ms), self._see)
-        self._setting.later(chance.between(0, within_ms), self._test_idle)
         if chance.roll(0.4):
             self._setting.later(chance.between(0, within_ms), self._flood)
+        else:
+            self._setting.later(chance.between(0, within_ms), self._test_idle)
 
     def _see(self) -> None:
         chance = self._setting.chance
