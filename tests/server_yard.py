@@ -40,6 +40,8 @@ from airyard.server.auth import Gatekeeper
 from airyard.server.context import AccessParts, ServerContext
 from airyard.server.logins import LoginDesk
 from airyard.server.node_rounds import NodeRounds, find_node
+from airyard.server.pair_desk import PairDesk
+from airyard.server.pair_rounds import PairRounds
 
 TOKEN = "ayt_" + "x" * 43
 HEADERS = {"authorization": f"Bearer {TOKEN}"}
@@ -87,6 +89,9 @@ class Yard:
                 now_ms=clock.now_ms,
                 python="",
             ),
+            pairs=PairDesk(
+                PairRounds(pair_nodes=self.pair_nodes, find_node=partial(find_node, self.loop), python="")
+            ),
             containment=lambda: {"kind": "cookie", "limits": "", "reason": "a test"},
             access=self._access(server),
             shutdown=self.stopped.set,
@@ -102,6 +107,14 @@ class Yard:
     ) -> Mapping[str, Any]:
         """Say that the machine is away: it is only in the journal."""
         raise Unavailable(f"machine {machine} cannot be reached: nothing was checked", code="MACHINE_AWAY")
+
+    def pair_nodes(
+        self, machines: tuple[str, str], asked: Mapping[str, Any], *, should_stop: Callable[[], bool]
+    ) -> Mapping[str, Any]:
+        """Say that the machine is away: it is only in the journal."""
+        raise Unavailable(
+            f"machine {machines[0]} cannot be reached: nothing was checked", code="MACHINE_AWAY"
+        )
 
     def _access(self, folder: Path) -> AccessParts:
         """Have the real gatekeeper over ``users``, which a test may replace."""

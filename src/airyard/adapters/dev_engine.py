@@ -28,6 +28,7 @@ from airyard.adapters.agent_dialogue import Dialogue
 from airyard.adapters.dialogues import ASK_S, TIDY_S, Dialogues, any_ready, ask_all, tidied
 from airyard.adapters.line_stream import READ_BYTES, LineBuffer, Waker
 from airyard.adapters.node_checking import check_over
+from airyard.adapters.node_pairing import pair_over
 from airyard.core.actions import ForgetMember, KillMember, ShipLogs, StartMember
 from airyard.ports.engine import Fact, FactSink
 
@@ -130,6 +131,13 @@ class DevEngine:
     ) -> Mapping[str, Any]:
         """See ``Engine``."""
         return check_over(self._dialogues.of(machine), machine, asked, should_stop)
+
+    def pair_nodes(
+        self, machines: tuple[str, str], asked: Mapping[str, Any], *, should_stop: Callable[[], bool]
+    ) -> Mapping[str, Any]:
+        """See ``Engine``."""
+        sides = (self._dialogues.of(machines[0]), self._dialogues.of(machines[1]))
+        return pair_over(sides, machines, asked, should_stop)
 
     def close(self) -> None:
         """See ``Engine``."""

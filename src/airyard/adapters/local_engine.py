@@ -20,6 +20,7 @@ from airyard.adapters.agent_dialogue import Dialogue, OtherVersion
 from airyard.adapters.agent_process import connected, start_agent
 from airyard.adapters.line_stream import READ_BYTES, LineBuffer, Waker
 from airyard.adapters.node_checking import check_over
+from airyard.adapters.node_pairing import pair_over
 from airyard.core.actions import ForgetMember, KillMember, ShipLogs, StartMember
 from airyard.core.errors import Unavailable
 from airyard.ports.engine import Fact, FactSink
@@ -144,6 +145,13 @@ class LocalEngine:
     ) -> Mapping[str, Any]:
         """See ``Engine``."""
         return check_over(self._dialogue, machine, asked, should_stop)
+
+    def pair_nodes(
+        self, machines: tuple[str, str], asked: Mapping[str, Any], *, should_stop: Callable[[], bool]
+    ) -> Mapping[str, Any]:
+        """See ``Engine``."""
+        sides = (self._dialogue, self._dialogue)
+        return pair_over(sides, machines, asked, should_stop)
 
     def close(self) -> None:
         """Stop delivering facts. The agent and all members live on."""

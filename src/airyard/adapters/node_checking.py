@@ -22,7 +22,7 @@ def check_over(
 ) -> Mapping[str, Any]:
     """Return the agent's answer. Blocks until ``should_stop``. Raises: Unavailable; its code says why."""
     if not dialogue.is_open:
-        raise _away(machine)
+        raise away(machine)
     future = dialogue.call("check", **asked)
     try:
         answer = _wait(future, should_stop)
@@ -30,7 +30,7 @@ def check_over(
             dialogue.call("check_stop", name=asked["name"])
             answer = future.result(_END_S)
     except ConnectionError as error:
-        raise _away(machine) from error
+        raise away(machine) from error
     except TimeoutError as error:
         raise Unavailable(
             f"the agent of {machine} does not end its round of checks",
@@ -40,7 +40,7 @@ def check_over(
         ) from error
     if answer["ok"]:
         return dict(answer["result"])
-    raise _refused(machine, answer["error"])
+    raise refused(machine, answer["error"])
 
 
 def _wait(future: Future[dict[str, Any]], should_stop: Callable[[], bool]) -> dict[str, Any] | None:
@@ -53,7 +53,8 @@ def _wait(future: Future[dict[str, Any]], should_stop: Callable[[], bool]) -> di
     return None
 
 
-def _away(machine: str) -> Unavailable:
+def away(machine: str) -> Unavailable:
+    """Return the refusal where an agent cannot be reached."""
     return Unavailable(
         f"machine {machine} cannot be reached: nothing was checked",
         code="MACHINE_AWAY",
@@ -62,7 +63,8 @@ def _away(machine: str) -> Unavailable:
     )
 
 
-def _refused(machine: str, error: Mapping[str, Any]) -> Unavailable:
+def refused(machine: str, error: Mapping[str, Any]) -> Unavailable:
+    """Return the refusal that an agent's error is."""
     if error["code"] == "UNKNOWN_OP":
         return Unavailable(
             f"the agent of {machine} is of an older release, which cannot be asked for checks",

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from airyard.core.health.tournament import Pair, disjoint, once_more, second_pas
 CHILD = Path(__file__).with_name("pair_child.py")
 DEADLINE_S = 40.0
 """One pair, all of it: what is not done by then is a failure of the pair."""
+TCP = "tcp"
 _KILL_S = 1.0
 
 
@@ -154,13 +155,31 @@ def _without(pair: Pair, sides: Sequence[_Side], said: Mapping[str, Any] | None)
 
 
 def parse(pair: Pair, served: Mapping[str, Any], called: Mapping[str, Any]) -> Measured:
-    """Put together what the two sides said. Raises: KeyError, TypeError, ValueError for what they never say."""
-    return Measured(
+    """Put together what the two sides said. Where both ran an all-reduce, the bandwidth is that of it.
+
+    Raises: KeyError, TypeError, ValueError for what they never say.
+    """
+    read = Measured(
         pair=pair,
-        busbw_gb_s=float(called["busbw_gb_s"]),
-        latency_p95_us=float(called["latency_p95_us"]),
+        # Simulated nodes each say how they fare; the slower one decides.
+        busbw_gb_s=min(float(side["busbw_gb_s"]) for side in (called, served) if "busbw_gb_s" in side),
+        latency_p95_us=max(
+            float(side["latency_p95_us"]) for side in (called, served) if "latency_p95_us" in side
+        ),
         correct=bool(called["correct"]) and bool(served["correct"]),
         errors_grown=max(int(called["errors_grown"]), int(served["errors_grown"])),
+        method=str(called.get("method", TCP)),
+        due_gb_s=float(called.get("due_gb_s", 0.0)),
+    )
+    summed = served.get("group")
+    if not summed:
+        return read
+    gb_s = {int(size): float(speed) for size, speed in summed["gb_s"].items()}
+    return replace(
+        read,
+        busbw_gb_s=gb_s[max(gb_s)],
+        correct=read.correct and not summed["wrong"],
+        method=str(summed["backend"]),
     )
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import hmac
 import json
 import random
 import socket
 import struct
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ _HEAD = struct.Struct("!cQ")
 _PING, _PUT, _GET, _END = b"p", b"u", b"g", b"e"
 _SMALL = 64
 _CHUNK = 1 << 20
+_TOKEN_S = 1.0
+"""Whoever connects has so long to say the token: a stranger that says nothing must not keep the caller out."""
+_MOST_SAID = 1 << 16
 _RETRANSMITTED_S = 0.2
 """What a lost packet costs at least on TCP."""
 _NETWORK_COUNTERS = ("rx_errors", "tx_errors", "rx_crc_errors")
@@ -69,7 +74,7 @@ def _content(seed: int, count: int) -> bytearray:
     return bytearray((block * (count // len(block) + 1))[:count])
 
 
-def _errors() -> int:
+def errors() -> int:
     """Return all errors that the machine's network and RDMA ports have counted."""
     places = [
         *(path / name for path in Path("/sys/class/net").glob("*/statistics") for name in _NETWORK_COUNTERS),
@@ -88,18 +93,26 @@ def _errors() -> int:
     return total
 
 
-def serve(listener: socket.socket, token: bytes, octets: int, faults: Faults) -> dict[str, Any]:
-    """Answer one caller until it says that it is done."""
-    before = _errors()
+def serve(
+    listener: socket.socket,
+    token: bytes,
+    octets: int,
+    faults: Faults,
+    answer: Callable[[bytes], bytes] = lambda said: b"",
+) -> dict[str, Any]:
+    """Answer one caller until it says that it is done; ``answer`` to what it says with that. ``address``: ours."""
+    before = errors()
     while True:
         link, _ = listener.accept()
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link.settimeout(_TOKEN_S)
         try:
-            if _read(link, len(token)) == token:
+            if hmac.compare_digest(_read(link, len(token)), token):
                 break
         except OSError:
             pass  # a stranger that looked whether the port is open
         link.close()
+    link.settimeout(None)
     theirs, mine = _content(1, octets), _content(2, octets)
     faults.mangle(mine)
     wrong = 0
@@ -114,8 +127,10 @@ def serve(listener: socket.socket, token: bytes, octets: int, faults: Faults) ->
             elif kind == _GET:
                 link.sendall(mine)
             else:
-                link.sendall(_HEAD.pack(_END, 0))
-                return {"correct": not wrong, "errors_grown": max(_errors() - before, 0)}
+                told = answer(bytes(_read(link, min(count, _MOST_SAID))))
+                link.sendall(_HEAD.pack(_END, len(told)) + told)
+                grown = max(errors() - before, 0)
+                return {"correct": not wrong, "errors_grown": grown, "address": link.getsockname()[0]}
 
 
 def _received(link: socket.socket, count: int) -> bytearray:
@@ -125,9 +140,14 @@ def _received(link: socket.socket, count: int) -> bytearray:
     return data
 
 
-def call(link: socket.socket, octets: int, pings: int, seconds: float, faults: Faults) -> dict[str, Any]:
-    """Measure towards a side that serves. Bandwidth is that of the slower direction."""
-    before = _errors()
+def call(
+    link: socket.socket, octets: int, pings: int, seconds: float, faults: Faults, said: bytes = b""
+) -> dict[str, Any]:
+    """Measure towards a side that serves, and say ``said`` at the end. Bandwidth is that of the slower direction.
+
+    ``address`` is ours, ``answer`` what the other side said to it.
+    """
+    before = errors()
     mine, theirs = _content(1, octets), _content(2, octets)
     faults.mangle(mine)
     spans = []
@@ -152,19 +172,23 @@ def call(link: socket.socket, octets: int, pings: int, seconds: float, faults: F
         got = _read(link, octets)
         get_s.append(time.perf_counter() - began)
         wrong += got != theirs
-    link.sendall(_HEAD.pack(_END, 0))
-    _read(link, _HEAD.size)
+    link.sendall(_HEAD.pack(_END, len(said)) + said)
+    _, count = _HEAD.unpack(_read(link, _HEAD.size))
+    answer = bytes(_read(link, min(count, _MOST_SAID)))
     spans.sort()
     slower = max(sum(put_s) / len(put_s), sum(get_s) / len(get_s))
     return {
         "busbw_gb_s": octets / slower / 1e9,
         "latency_p95_us": spans[min(int(len(spans) * 0.95), len(spans) - 1)],
         "correct": not wrong,
-        "errors_grown": max(_errors() - before, 0),
+        "errors_grown": max(errors() - before, 0),
+        "address": link.getsockname()[0],
+        "answer": answer.decode("utf-8", "replace"),
     }
 
 
-def _connected(host: str, port: int, token: bytes, timeout_s: float) -> socket.socket:
+def connected(host: str, port: int, token: bytes, timeout_s: float) -> socket.socket:
+    """Call the side that serves, and say the token. Raises: OSError."""
     until = time.monotonic() + timeout_s
     while True:
         try:
@@ -180,43 +204,45 @@ def _connected(host: str, port: int, token: bytes, timeout_s: float) -> socket.s
     return link
 
 
-def _say(said: dict[str, Any]) -> None:
+def say(said: dict[str, Any]) -> None:
+    """Print a line for whoever started this process."""
     sys.stdout.write(json.dumps(said) + "\n")
     sys.stdout.flush()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("side", choices=("serve", "call"))
-    parser.add_argument("--host", default="127.0.0.1", help="to listen on, or to call")
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--octets", type=int, default=32 << 20)
-    parser.add_argument("--pings", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--connect-s", type=float, default=5.0)
-    parser.add_argument("--delay-ms", type=float, default=0.0)
-    parser.add_argument("--loss", type=float, default=0.0)
-    parser.add_argument("--flip", action="store_true")
-    parser.add_argument("--hang", action="store_true")
-    return parser
+def parser() -> argparse.ArgumentParser:
+    """Return what the words of its command line are."""
+    made = argparse.ArgumentParser(description=__doc__)
+    made.add_argument("side", choices=("serve", "call"))
+    made.add_argument("--host", default="127.0.0.1", help="to listen on, or to call")
+    made.add_argument("--port", type=int, default=0)
+    made.add_argument("--octets", type=int, default=32 << 20)
+    made.add_argument("--pings", type=int, default=200)
+    made.add_argument("--seconds", type=float, default=2.0)
+    made.add_argument("--connect-s", type=float, default=5.0)
+    made.add_argument("--delay-ms", type=float, default=0.0)
+    made.add_argument("--loss", type=float, default=0.0)
+    made.add_argument("--flip", action="store_true")
+    made.add_argument("--hang", action="store_true")
+    return made
 
 
 def main(arguments: list[str]) -> int:
     """Play one side; the token comes on the first line of standard input, where no process list shows it."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     token = hashlib.sha256(sys.stdin.readline().strip().encode()).digest()
     faults = Faults(options)
     try:
         if options.side == "serve":
             with socket.create_server((options.host, options.port)) as listener:
-                _say({"port": listener.getsockname()[1]})
+                say({"port": listener.getsockname()[1]})
                 said = serve(listener, token, options.octets, faults)
         else:
-            with _connected(options.host, options.port, token, options.connect_s) as link:
+            with connected(options.host, options.port, token, options.connect_s) as link:
                 said = call(link, options.octets, options.pings, options.seconds, faults)
     except OSError as error:
         said = {"problem": f"{type(error).__name__}: {error}"}
-    _say(said)
+    say(said)
     return 0
 
 

@@ -38,6 +38,7 @@ from airyard.node.lease import lease_is_overdue
 from airyard.node.log_rest import close_unwritten, ship_rest
 from airyard.node.network import collect, describe
 from airyard.node.node_checks import ChecksRefused, NodeChecks
+from airyard.node.pair_ops import PairOps
 from airyard.node.runner_http import Servers
 from airyard.node.sampling import EVERY_S, Sampled, Sampler
 from airyard.node.trust import kept_ca
@@ -83,6 +84,14 @@ class Agent:
         self._unstarted: set[str] = set()  # known to have written nothing
         self._workers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="work")
         self._checks = NodeChecks(self._node_folder)
+        self._pair_ops = PairOps(
+            self._node_folder,
+            node=self._node,
+            is_busy=self._is_busy,
+            is_checking=lambda: self._checks.is_running,
+            offer=lambda: self._offer,
+            soon=self._soon,
+        )
         self._done: deque[Callable[[], None]] = deque()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._hub = Hub(bind_unix(self._node_folder / "agent.sock"), self._on_line)
@@ -109,6 +118,7 @@ class Agent:
         self._zygote.close()
         self._inventory.close()
         self._checks.close()
+        self._pair_ops.pairs.stop()
         self._workers.shutdown(wait=False, cancel_futures=True)
 
     def stop(self) -> None:
@@ -293,13 +303,14 @@ class Agent:
             "health_taken": self._health_taken,
             "check": self._check,
             "check_stop": self._check_stop,
+            **self._pair_ops.operations(),
             "stop": self._stop,
         }.get(op)
         try:
             if handler is None:
                 raise Refusal("UNKNOWN_OP", f"the agent has no operation {op!r}")
             result = handler(connection, request)
-        except Refusal as refusal:
+        except (Refusal, ChecksRefused) as refusal:
             error = {"code": refusal.code, "message": refusal.message}
             connection.send({"id": number, "ok": False, "error": error})
         except (KeyError, ValueError, TypeError, OSError) as problem:
@@ -355,6 +366,7 @@ class Agent:
     def _start(self, _: Connection, request: dict[str, Any]) -> dict[str, Any]:
         key = str(request["key"])
         self._checks.give_way(str(request["node"]))
+        self._pair_ops.pairs.give_way(str(request["node"]))
         folder = self._attempts.folder(key)
         if not folder.create():
             known = self._known.get(key)
@@ -466,13 +478,18 @@ class Agent:
     def _check(self, connection: Connection, request: dict[str, Any]) -> None:
         """Answers when the round is over; it is ended when nobody is there any more to hear of it."""
         name = str(request["node"])
-        node = next((one for one in self._nodes if one.name == name), None)
-        busy = any(one.state is Seen.ALIVE and one.node == name for one in self._known.values())
-        try:
-            work = self._checks.begin(request, node, busy=busy, is_wanted=lambda: connection.is_open)
-        except ChecksRefused as refused:
-            raise Refusal(refused.code, refused.message) from refused
+        if self._pair_ops.pairs.is_running:
+            raise Refusal("CHECKS_BUSY", "a test of two nodes runs on this machine")
+        work = self._checks.begin(
+            request, self._node(name), busy=self._is_busy(name), is_wanted=lambda: connection.is_open
+        )
         self._answer_later(connection, request, work, self._checks.pool)
+
+    def _node(self, name: str) -> Node | None:
+        return next((one for one in self._nodes if one.name == name), None)
+
+    def _is_busy(self, name: str) -> bool:
+        return any(one.state is Seen.ALIVE and one.node == name for one in self._known.values())
 
     def _check_stop(self, _: Connection, request: dict[str, Any]) -> dict[str, Any]:
         self._checks.stop(str(request["name"]))

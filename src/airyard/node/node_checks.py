@@ -59,6 +59,12 @@ class NodeChecks:
         self.pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checks")
         """Where rounds run: never on the threads that kill members."""
 
+    @property
+    def is_running(self) -> bool:
+        """True while a round goes on."""
+        with self._lock:
+            return bool(self._running)
+
     def begin(
         self, asked: Mapping[str, Any], node: Node | None, *, busy: bool, is_wanted: Callable[[], bool]
     ) -> Callable[[], dict[str, Any]]:

@@ -134,6 +134,18 @@ class Engine(Protocol):
         """
         ...
 
+    def pair_nodes(
+        self, machines: tuple[str, str], asked: Mapping[str, Any], *, should_stop: Callable[[], bool]
+    ) -> Mapping[str, Any]:
+        """Have two nodes tested against each other: the first serves, the second calls; ``machines`` are theirs.
+
+        ``asked`` holds ``name`` (of this test alone), ``nodes`` and ``python``. Returns ``{state, served, called,
+        problem}``, the sides as each has measured; ``state`` is ``done``, ``hung`` (a side was late), ``apart`` (they
+        did not come together, ``problem`` says why) or ``stopped`` (for work, by ``should_stop``, or because a side
+        crashed: it says nothing). Blocks until ``should_stop`` at most. Raises: Unavailable as ``check_node``.
+        """
+        ...
+
     def renew(self) -> None:
         """Have every machine that can be reached say hello again: a fact of it could not be taken in."""
         ...

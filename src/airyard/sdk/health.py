@@ -52,8 +52,19 @@ class Health:
         Blocks for seconds, with ``full`` for minutes. Raises: NotFound, and Unavailable where there are no results.
         """
         begun = self._send(requests.check_node(node, "full" if full else "fast"))
+        return self._wait(begun["round"], requests.checked)
+
+    def pair(self, one: str, other: str) -> Document:
+        """Have two nodes tested against each other, and wait: ``{nodes, outcome, why, method, busbw_gb_s, ...}``.
+
+        Blocks for seconds, with torch for a minute. Raises: NotFound, UserError, and Unavailable where there is no
+        verdict.
+        """
+        return self._wait(self._send(requests.pair_nodes(one, other))["round"], requests.paired)
+
+    def _wait(self, name: str, ask: Callable[[str, float], Request]) -> Document:
         while True:
-            found = self._send(requests.checked(begun["round"], WAIT_S))
+            found = self._send(ask(name, WAIT_S))
             if found["done"]:
                 # Of the round, not of this request: asking once more would change nothing.
                 if problem := found.pop("problem", None):

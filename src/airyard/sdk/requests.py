@@ -295,6 +295,18 @@ def checked(name: str, wait_s: float) -> Request:
     return Request(method="GET", path=_path("health", "check", name, query=[("wait_s", wait_s)]))
 
 
+def pair_nodes(one: str, other: str) -> Request:
+    """Have two nodes tested against each other. Not repeatable, as ``check_node``."""
+    return Request(
+        method="POST", path=_path("health", "pair"), body={"nodes": [one, other]}, idempotent=False
+    )
+
+
+def paired(name: str, wait_s: float) -> Request:
+    """Wait on the server for what a test of two nodes came to."""
+    return Request(method="GET", path=_path("health", "pair", name, query=[("wait_s", wait_s)]))
+
+
 def pools() -> Request:
     """Read the pools and what is free in them."""
     return Request(method="GET", path=_path("pools"))

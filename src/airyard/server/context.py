@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from airyard.ports.tracker import Tracker
     from airyard.server.logins import LoginDesk
     from airyard.server.node_rounds import NodeRounds
+    from airyard.server.pair_desk import PairDesk
 
 
 __all__ = ["AccessParts", "Principal", "ServerContext"]
@@ -96,6 +97,8 @@ class ServerContext:
     """(age in ms, cap in bytes, dry run) -> what of the environments on nodes went, or would go."""
     rounds: NodeRounds
     """Checks of nodes, for persons."""
+    pairs: PairDesk
+    """Tests of two nodes, for persons."""
     containment: Callable[[], Mapping[str, Any]]
     access: AccessParts
     shutdown: Callable[[], None]

@@ -28,6 +28,7 @@ from airyard.adapters.tracking_worker import (
 )
 from airyard.app.control import Control
 from airyard.app.loop import ControlLoop
+from airyard.app.pair_partners import partners
 from airyard.app.phases import attempt_end_ms
 from airyard.app.tracking_jobs import end_status, end_tags, open_request
 from airyard.core.actions import (
@@ -59,8 +60,11 @@ from airyard.ports.engine import ContainmentSeen, Engine, Fact, HealthSeen, Samp
 from airyard.ports.log_store import LogStore
 from airyard.ports.tracker import Metric, TrackedRun
 from airyard.server.gauges import Gauges
+from airyard.server.idle_rounds import IdleRounds, IdleSettings
 from airyard.server.judges import Judges
 from airyard.server.node_rounds import NodeRounds, Retests, find_node
+from airyard.server.pair_retests import PairRetests
+from airyard.server.pair_rounds import PairRounds
 from airyard.server.remedies import Remedies
 
 ARTIFACT_BYTES = 64 << 20
@@ -100,6 +104,8 @@ class Effects:
         self._judges = judges
         self._test_python = test_python
         self._loop: ControlLoop | None = None
+        self._pairs: PairRounds | None = None
+        self._idle: IdleRounds | None = None
         self.gauges = Gauges()
         self._slow: queue.Queue[OpenTracking | CloseTracking | None] = queue.Queue()
         self._in_flight: set[Action] = set()
@@ -114,8 +120,17 @@ class Effects:
         """Begin: tracking actions are worked off, and the engine's facts go to the loop."""
         self._loop = loop
         self._thread.start()
+        self._pairs = PairRounds(
+            pair_nodes=self._pair_nodes, find_node=partial(find_node, loop), python=self._test_python
+        )
+        in_pairs = PairRetests(
+            self._pairs, find_node=partial(find_node, loop), partners=partial(_partners, loop)
+        )
         retests = Retests(
-            check_node=self._engine.check_node, find_node=partial(find_node, loop), python=self._test_python
+            check_node=self._check_node,
+            find_node=partial(find_node, loop),
+            python=self._test_python,
+            in_pairs=in_pairs,
         )
         self._remedies.start(self._submit, retests.test)
         if self._judges is not None:
@@ -155,12 +170,51 @@ class Effects:
     def rounds(self, loop: ControlLoop, now_ms: Callable[[], int]) -> NodeRounds:
         """Return the rounds of checks that persons ask for."""
         return NodeRounds(
-            check_node=self._engine.check_node,
+            check_node=self._check_node,
             find_node=partial(find_node, loop),
             report=lambda command: loop.submit(command).result(timeout=REPORT_S),
             now_ms=now_ms,
             python=self._test_python,
         )
+
+    def idle_rounds(
+        self, loop: ControlLoop, now_ms: Callable[[], int], settings: IdleSettings, leads: Callable[[], bool]
+    ) -> IdleRounds:
+        """Return what tests nodes while nobody needs them."""
+        self._idle = IdleRounds(
+            read=loop.peek,
+            tell=lambda command: loop.submit(command).result(timeout=REPORT_S),
+            check_node=self._engine.check_node,
+            measure=self.pairs.measure,
+            now_ms=now_ms,
+            python=self._test_python,
+            settings=settings,
+            leads=leads,
+        )
+        return self._idle
+
+    def _check_node(
+        self, machine: str, asked: Mapping[str, Any], *, should_stop: Callable[[], bool]
+    ) -> Mapping[str, Any]:
+        """Have a node checked for somebody who waits: tests that nobody waits for make room."""
+        if self._idle is not None:
+            self._idle.make_room(machine)
+        return self._engine.check_node(machine, asked, should_stop=should_stop)
+
+    def _pair_nodes(
+        self, machines: tuple[str, str], asked: Mapping[str, Any], *, should_stop: Callable[[], bool]
+    ) -> Mapping[str, Any]:
+        """Have two nodes tested against each other: tests of one node alone make room, and are done again."""
+        for machine in machines:
+            if self._idle is not None:
+                self._idle.make_room(machine, for_pair=True)
+        return self._engine.pair_nodes(machines, asked, should_stop=should_stop)
+
+    @property
+    def pairs(self) -> PairRounds:
+        """What measures pairs of nodes: all who do, share it, because no node is in two tests at a time."""
+        assert self._pairs is not None
+        return self._pairs
 
     def has_environment(self, environment: Mapping[str, Any]) -> bool | None:
         """Ask whether the nodes have an environment built; None when nobody answers. Blocks for the answer."""
@@ -351,6 +405,11 @@ class Effects:
                 self._worker.submit(
                     ArtifactJob(key=str(attempt.key), artifact_path=path, source=file), upload.one_done
                 )
+
+
+def _partners(loop: ControlLoop, name: str) -> tuple[str, ...]:
+    now_ms = time.time_ns() // 1_000_000
+    return loop.peek(lambda control: partners(control.state, name, now_ms))
 
 
 class _Upload:

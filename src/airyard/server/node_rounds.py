@@ -27,6 +27,7 @@ from airyard.core.errors import AiryardError, Conflict, NotFound, Unavailable
 from airyard.core.health.check_events import events_of
 from airyard.core.health.facts import CheckResult, CheckStatus, Retest
 from airyard.core.health.retesting import judged
+from airyard.server.pair_retests import PairRetests
 
 ROUND_S = {Profile.FAST: 120.0, Profile.FULL: 960.0}
 """A round's own deadline on the node, and what reaching it takes."""
@@ -199,17 +200,39 @@ class NodeRounds:
 class Retests:
     """Tests mended nodes on the nodes themselves, where no command is configured for it."""
 
-    def __init__(self, *, check_node: Asks, find_node: Callable[[str], Node | None], python: str) -> None:
+    def __init__(
+        self,
+        *,
+        check_node: Asks,
+        find_node: Callable[[str], Node | None],
+        python: str,
+        in_pairs: PairRetests | None = None,
+    ) -> None:
+        """``in_pairs``: what T4 needs beside the node's own checks."""
         self._check_node = check_node
         self._find_node = find_node
         self._python = python
+        self._in_pairs = in_pairs
 
     def test(self, action: RunRetest, should_stop: Callable[[], bool]) -> RetestDone | None:
         """Return what the test came to; None where it has to be asked for again, because nobody could carry it out."""
         node = self._find_node(action.node)
         if node is None:
             return None
-        profile = Profile.FAST if action.level is Retest.T1 else Profile.FULL
+        if action.level is not Retest.T4 or self._in_pairs is None:
+            return self._test_alone(action, node, action.level, should_stop)
+        # The node's own part takes a quarter of an hour: it is not done again for each try at the pairs.
+        if not (node.simulated or self._in_pairs.is_begun(action.name)):
+            alone = self._test_alone(action, node, Retest.T3, should_stop)
+            if alone is None or alone.status is not CheckStatus.PASS:
+                return alone
+        verdict = self._in_pairs.test(action, should_stop)
+        return tested(action, verdict.status, verdict.message) if verdict is not None else None
+
+    def _test_alone(
+        self, action: RunRetest, node: Node, level: Retest, should_stop: Callable[[], bool]
+    ) -> RetestDone | None:
+        profile = Profile.FAST if level is Retest.T1 else Profile.FULL
         try:
             results = run_round(
                 self._check_node, node, profile, self._python, f"retest/{action.name}", should_stop
@@ -219,7 +242,7 @@ class Retests:
                 return None
             return tested(action, CheckStatus.UNKNOWN, problem.message)
         devices = len(node.devices) if node.model is not None else 0
-        verdict = judged(action.level, results, devices)
+        verdict = judged(level, results, devices)
         return tested(action, verdict.status, verdict.message)
 
 

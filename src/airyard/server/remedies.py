@@ -20,8 +20,8 @@ import structlog
 
 from airyard.core.actions import RunRemedy, RunRetest
 from airyard.core.commands import Command, RemedyDone, RetestDone
-from airyard.core.health.facts import CheckStatus, Remedy
-from airyard.core.health.ladder import DEADLINE_MS, RETEST_MS
+from airyard.core.health.facts import CheckStatus, Remedy, Retest
+from airyard.core.health.ladder import DEADLINE_MS, RETEST_MS, retest_ms
 from airyard.core.health.states import RemedyOutcome
 
 SIDE_BY_SIDE = 4
@@ -88,7 +88,8 @@ class Remedies:
     def _run_tests(self) -> None:
         while (action := self._tests.get()) is not None:
             key = _key(action)
-            until_s = self._since_s.setdefault(key, time.monotonic()) + RETEST_MS / 1000
+            until_s = self._since_s.setdefault(key, time.monotonic())
+            until_s += retest_ms(action.level) / 1000
             try:
                 done = self._test_there(action, until_s)
             except Exception as error:
@@ -106,7 +107,10 @@ class Remedies:
                 self._begun.discard(key)
 
     def _test_there(self, action: RunRetest, until_s: float) -> RetestDone | None:
-        if self._on_node is None or action.simulated or self._commands.get("retest_command"):
+        # Between simulated nodes there is something to test: what a file of made-up faults says.
+        alone = action.simulated and action.level is not Retest.T4
+        command = self._commands.get("retest_command") and not action.simulated
+        if self._on_node is None or alone or command:
             return self._test(action)
         if time.monotonic() >= until_s:
             return _tested(action, CheckStatus.UNKNOWN, "its machine could not be asked for the test in time")

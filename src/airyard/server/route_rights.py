@@ -83,6 +83,8 @@ _NATIVE: Mapping[str, Entry] = {
     "POST /health/report": _MANAGE_NODE,
     "POST /health/check": _MANAGE_NODE,
     "GET /health/check/{name}": Access(Verb.VIEW, Thing.NODE),
+    "POST /health/pair": _MANAGE_NODE,
+    "GET /health/pair/{name}": Access(Verb.VIEW, Thing.NODE),
     "POST /health/maintenance": _MANAGE_NODE,
     "POST /health/acquit": _MANAGE_NODE,
     "POST /health/breaker/reset": _MANAGE_NODE,

@@ -107,6 +107,23 @@ async def checked(
     }
 
 
+@router.post("/pair", responses={200: {"model": wire.CheckBegun}})
+async def pair(context: Context, caller: Caller, body: wire.PairRequest) -> dict[str, Any]:
+    """Have two nodes tested against each other. Nothing is reported: it does not say which of the two it is."""
+    return {"round": await run_in_threadpool(partial(context.pairs.begin, *body.nodes))}
+
+
+@router.get("/pair/{name}", responses={200: {"model": wire.PairAnswer}})
+async def paired(
+    context: Context,
+    name: Annotated[str, Path(max_length=64, description="The test, as it was begun.")],
+    wait_s: Annotated[float, Query(ge=0, le=20, description="Wait so long for its end.")] = 0.0,
+) -> dict[str, Any]:
+    """Return what a test of two nodes came to, once it is over; one that nobody asks for is ended."""
+    found = await run_in_threadpool(context.pairs.wait, name, wait_s)
+    return {"done": False} if found is None else {"done": True, **found.as_json()}
+
+
 async def _operate(
     context: ServerContext, command: SetMaintenance | AcquitNodes | ResetBreaker
 ) -> dict[str, Any]:

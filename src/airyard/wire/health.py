@@ -11,7 +11,7 @@ from pydantic import Field
 
 from airyard.wire.answer import Answer
 from airyard.wire.native import Part
-from airyard.wire.nodes import HealthStepDoc, Names, Why
+from airyard.wire.nodes import HealthStepDoc, IdleTestDoc, Names, Why
 
 
 class BreakerDoc(Answer):
@@ -27,6 +27,8 @@ class HealthEventsAnswer(Answer):
 
     events: list[HealthStepDoc]
     breakers: list[BreakerDoc]
+    tests: list[IdleTestDoc] = Field(default_factory=list)
+    """Of idle nodes: the newest of each node, and the newest sweeps of each pool."""
 
 
 class MaintenanceRequest(Part):
@@ -67,6 +69,34 @@ class CheckRequest(Part):
 
     node: Annotated[str, Field(min_length=1, max_length=200)]
     profile: Literal["fast", "full"] = "fast"
+
+
+class PairRequest(Part):
+    """``POST /health/pair``: two nodes that are to be tested against each other; the first serves."""
+
+    nodes: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=200)]], Field(min_length=2, max_length=2)
+    ]
+
+
+class PairAnswer(Answer):
+    """``done``: it is over, and the rest is there: what was measured, and what it comes to."""
+
+    done: bool
+    nodes: Annotated[list[str], Field(default_factory=list)]
+    machines: Annotated[list[str], Field(default_factory=list)]
+    simulated: bool = False
+    outcome: str = ""
+    """``PASS`` or ``FAIL``."""
+    why: str = ""
+    method: str = ""
+    """``nccl`` or ``gloo``: an all-reduce of both; ``tcp``: blocks both ways; empty where nothing was measured."""
+    busbw_gb_s: float | None = None
+    latency_p95_us: float | None = None
+    correct: bool | None = None
+    errors_grown: int | None = None
+    problem: dict[str, Any] | None = None
+    """Why there is no verdict, in the form of an error."""
 
 
 class CheckBegun(Answer):

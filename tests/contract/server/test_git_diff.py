@@ -147,6 +147,9 @@ class NoEngine:
     def check_node(self, *asked: object, **how: object) -> None:
         raise AssertionError("no checks are asked for")
 
+    def pair_nodes(self, *asked: object, **how: object) -> None:
+        raise AssertionError("no tests of pairs are asked for")
+
     def close(self) -> None:
         pass
 

@@ -11,7 +11,7 @@ import click
 from airyard.cli import formats
 from airyard.cli.app import App, Verb, VerbGroup, pass_app
 from airyard.cli.exit_codes import ExitCode
-from airyard.cli.verbs import health_nodes
+from airyard.cli.verbs import health_nodes, health_pair
 
 if TYPE_CHECKING:
     from airyard.core.health.facts import CheckResult
@@ -169,5 +169,5 @@ def checks(app: App) -> None:
         app.console.text(f"{check.name:<22} {check.title}: {check.passes}")
 
 
-for verb in health_nodes.VERBS:
+for verb in (*health_nodes.VERBS, health_pair.pair):
     command.add_command(verb)

@@ -37,9 +37,9 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a pair test read. ``hung``: it was killed at its deadline; ``stopped``: somebody else ended it.
+    """What a pair test read. ``hung``: it was killed at its deadline; ``stopped``: it was not begun, or not finished.
 
-    ``problem``: why the two did not come together.
+    ``problem``: why the two did not come together; of one that was stopped, why it was.
     """
 
     pair: Pair
@@ -51,6 +51,15 @@ class Measured:
     hung: bool = False
     stopped: bool = False
     problem: str = ""
+    method: str = ""
+    """How it was measured (``tcp``, ``nccl``, ``gloo``): only what was measured alike is compared."""
+    due_gb_s: float = 0.0
+    """What two such nodes are known to have at least; 0: nobody knows."""
+
+    @property
+    def finished(self) -> bool:
+        """True where there are figures."""
+        return not (self.hung or self.stopped or self.problem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,15 +75,45 @@ def judged(
     measured: Sequence[Measured], *, floor_gb_s: float = 0.0, compare: bool = True
 ) -> tuple[PairResult, ...]:
     """Judge the tests of one round, against the floor and, with ``compare``, against each other."""
-    read = [one for one in measured if compare and not (one.hung or one.stopped or one.problem)]
-    busbw = statistics.median(one.busbw_gb_s for one in read) if len(read) >= RATIOS_FROM else None
-    latency = statistics.median(one.latency_p95_us for one in read) if len(read) >= RATIOS_FROM else None
-    return tuple(_judged(one, floor_gb_s, busbw, latency) for one in measured)
+    methods = {one.method for one in measured} if compare else set()
+    usual = {method: _usual(measured, method, RATIOS_FROM, "the round's median is") for method in methods}
+    return tuple(_judged(one, floor_gb_s, usual.get(one.method)) for one in measured)
 
 
-def _judged(one: Measured, floor_gb_s: float, busbw: float | None, latency: float | None) -> PairResult:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Usual:
+    """Medians of what was measured alike."""
+
+    busbw_gb_s: float
+    latency_p95_us: float
+    words: str
+
+
+def _usual(measured: Sequence[Measured], method: str, least: int, words: str) -> _Usual | None:
+    """Return the medians; None where there is too little for them."""
+    read = [one for one in measured if one.method == method and one.finished]
+    if len(read) < least:
+        return None
+    return _Usual(
+        busbw_gb_s=statistics.median(one.busbw_gb_s for one in read),
+        latency_p95_us=statistics.median(one.latency_p95_us for one in read),
+        words=words,
+    )
+
+
+def against(one: Measured, well: Sequence[Measured], *, least: int = 1) -> PairResult:
+    """Judge a test by what nodes that are well have between them, where there are ``least`` such tests measured alike.
+
+    Without them, by what is known to be due.
+    """
+    return _judged(one, 0.0, _usual(well, one.method, least, "between other nodes it is"))
+
+
+def _judged(one: Measured, floor_gb_s: float, usual: _Usual | None) -> PairResult:
     if one.stopped:
-        return PairResult(pair=one.pair, outcome=Outcome.UNKNOWN, why="it was stopped")
+        why = f"it was stopped: {one.problem}" if one.problem else "it was stopped"
+        return PairResult(pair=one.pair, outcome=Outcome.UNKNOWN, why=why)
+    floor_gb_s = max(floor_gb_s, one.due_gb_s)
     why = ""
     if one.hung:
         why = "it did not end in time"
@@ -86,10 +125,10 @@ def _judged(one: Measured, floor_gb_s: float, busbw: float | None, latency: floa
         why = f"{one.errors_grown} link errors were counted meanwhile"
     elif one.busbw_gb_s < floor_gb_s:
         why = f"{one.busbw_gb_s:.3g} GB/s, at least {floor_gb_s:.3g} are due"
-    elif busbw is not None and one.busbw_gb_s < BUSBW_SHARE * busbw:
-        why = f"{one.busbw_gb_s:.3g} GB/s, the round's median is {busbw:.3g}"
-    elif latency is not None and one.latency_p95_us > LATENCY_FACTOR * latency:
-        why = f"p95 of {one.latency_p95_us:.3g} µs, the round's median is {latency:.3g}"
+    elif usual is not None and one.busbw_gb_s < BUSBW_SHARE * usual.busbw_gb_s:
+        why = f"{one.busbw_gb_s:.3g} GB/s, {usual.words} {usual.busbw_gb_s:.3g}"
+    elif usual is not None and one.latency_p95_us > LATENCY_FACTOR * usual.latency_p95_us:
+        why = f"p95 of {one.latency_p95_us:.3g} µs, {usual.words} {usual.latency_p95_us:.3g}"
     return PairResult(pair=one.pair, outcome=Outcome.FAIL if why else Outcome.PASS, why=why)
 
 

@@ -5,7 +5,7 @@ Owns: the ladder's numbers and rules. Must not know: how a remedy is carried out
 
 from __future__ import annotations
 
-from airyard.core.health.facts import Remedy
+from airyard.core.health.facts import Remedy, Retest
 from airyard.core.health.states import NodeHealth
 
 RUNGS = (Remedy.GPU_RESET, Remedy.REBOOT, Remedy.POWER_CYCLE)
@@ -28,6 +28,8 @@ DEADLINE_MS = {
     Remedy.POWER_CYCLE: 20 * MINUTE_MS,
 }
 RETEST_MS = 30 * MINUTE_MS
+IN_PAIRS_MS = 40 * MINUTE_MS
+"""What T4 has beyond that: half an hour until two other nodes are idle, and the tests with them."""
 _ONCE_ONLY = frozenset({"xid.79", "gpu.lost"})
 """A second time is the vendor's matter."""
 
@@ -52,6 +54,11 @@ def at_its_end(health: NodeHealth, asked: Remedy, now_ms: int) -> str:
     if recent >= REMEDIES_A_WEEK:
         return f"{recent} remedies within seven days"
     return ""
+
+
+def retest_ms(level: Retest) -> int:
+    """Return how long a test may take until nobody waits for it any more."""
+    return RETEST_MS + (IN_PAIRS_MS if level is Retest.T4 else 0)
 
 
 def wait_ms(strikes: int) -> int:

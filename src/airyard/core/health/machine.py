@@ -196,7 +196,7 @@ def aged(health: NodeHealth, now_ms: int) -> NodeHealth:
     if health.state is S.RESETTING and late_ms >= ladder.DEADLINE_MS.get(health.remedy, ladder.RETEST_MS):
         said = f"nobody knows what became of the {health.remedy.value}: it did not answer in time"
         return remedied(health, RemedyOutcome.PERMANENT, said, now_ms)
-    if health.state in (S.RETESTING, S.ENROLLING) and late_ms >= ladder.RETEST_MS:
+    if health.state in (S.RETESTING, S.ENROLLING) and late_ms >= ladder.retest_ms(health.retest):
         return retested(health, CheckStatus.UNKNOWN, "its test did not answer in time", now_ms)
     return health
 

@@ -23,6 +23,7 @@ import airyard
 from airyard.core.ids import MemberKey
 from airyard.core.versions import AGENT
 from airyard.node.inventory import Device, Node
+from airyard.node.pair_simulated import PairScript
 from airyard.node.runner_http import Servers
 from airyard.node.runner_threads import closed_output
 from airyard.node.sampling import EVERY_S
@@ -151,6 +152,9 @@ class Machine:
             "warm": lambda _: {},
             "has_environment": lambda _: {"ready": True},
             "tidy": lambda _: {"count": 0, "bytes": 0},
+            "pair": self._pair,
+            "pair_end": self._pair_end,
+            "pair_stop": lambda _: {},
         }
         handler = handlers.get(request["op"])
         if handler is None:
@@ -214,6 +218,17 @@ class Machine:
     @property
     def _boot_id(self) -> str:
         return f"{self.name}-boot-{self._boot}"
+
+    def _pair(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Be one side of a test between two nodes: a good one, at once."""
+        if request["side"] == "call":
+            return self._pair_end(request)
+        return {"state": "open", "port": 0, "address": self._seat.address, "simulated": True}
+
+    def _pair_end(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        if any(folder.alive for folder in self._folders.values()):
+            return {"state": "stopped", "said": {}}
+        return {"state": "done", "said": PairScript().said()}
 
     def _start(self, request: Mapping[str, Any]) -> dict[str, Any]:
         key = MemberKey.parse(str(request["key"]))
