@@ -20,7 +20,7 @@ from airyard.core.events import Recorded
 from airyard.core.quota import paused
 from airyard.core.run import Run, RunState
 from airyard.core.scheduling.plan import Plan, Refusal
-from airyard.core.scheduling.snapshot import Delta, node_views, waiting_of
+from airyard.core.scheduling.snapshot import Delta, node_views, nodes_in_doubt, waiting_of
 from airyard.core.scheduling.waits import refusal_of
 from airyard.core.state import ClusterState
 from airyard.core.versions import check_release, kinship
@@ -307,7 +307,7 @@ class Control:
 
     def _delta(self) -> Delta:
         state, fresh, told = self.state, self._fresh, self._told
-        self._told = (state.nodes, state.machines, state.policy, state.reservations, state.cordons)
+        self._told = self._known()
         self._spent = paused(state, self._clock.now_ms())
         ids = state.runs.keys() if fresh else self._untold
         touched = [(run_id, state.runs.get(run_id)) for run_id in ids]
@@ -315,7 +315,8 @@ class Control:
         new_nodes = (
             new_policy
             or told is None
-            or (told[0], told[1], told[4]) != (state.nodes, state.machines, state.cordons)
+            or (told[0], told[1], *told[4:])
+            != (state.nodes, state.machines, state.cordons, nodes_in_doubt(state))
         )
         delta = Delta(
             seq=state.seq,
@@ -339,9 +340,13 @@ class Control:
 
     def news(self) -> Delta | None:
         """Return what the planner has not been told yet, for who asks it something; None when there is nothing."""
+        return self._delta() if self._untold or self._ended or self._told != self._known() else None
+
+    def _known(self) -> tuple[object, ...]:
+        """Return what of the yard the planner is told when it changes."""
         state = self.state
-        known = (state.nodes, state.machines, state.policy, state.reservations, state.cordons)
-        return self._delta() if self._untold or self._ended or self._told != known else None
+        yard = (state.nodes, state.machines, state.policy, state.reservations, state.cordons)
+        return (*yard, nodes_in_doubt(state))
 
     def plan_again(self, *, fresh: bool = False) -> None:
         """Note that the plan that was being made came to nothing; ``fresh``: the planner has lost its book."""

@@ -63,6 +63,9 @@ HEALTH_MOVES: Mapping[HealthState, frozenset[HealthState]] = {
 WORKING = frozenset({_S.HEALTHY, _S.SUSPECT, _S.PROBATION})
 """New runs may be placed on the node, unless somebody else closed it."""
 
+IN_DOUBT = frozenset({_S.SUSPECT, _S.PROBATION})
+"""The node works; a gang, of which every member dies with one node, gets it when nothing else serves."""
+
 TAKEN_OUT = frozenset(HealthState) - WORKING - {_S.MAINTENANCE}
 """Taken out by the machine: what budgets count. Maintenance is a person's matter."""
 

@@ -174,6 +174,8 @@ class NodeIndex:
         self.names: dict[Kind, dict[str, None]] = {}
         self._fitting: dict[Shape, dict[str, list[Kind]]] = {}
         self._leaving: dict[str, None] = {}
+        self.doubted: set[str] = set()
+        """The open nodes whose health is in doubt: few, as a rule."""
         self._open: dict[Kind, list[Slot]] = {}
         self._log: list[tuple[Slot, _Given]] | None = None
 
@@ -208,12 +210,15 @@ class NodeIndex:
         slot.ready = _ready(slot)
         if slot.open:
             self._shelf(kind).add(slot, slot.ready)
+            if view.in_doubt:
+                self.doubted.add(view.name)
 
     def drop(self, name: str) -> None:
         """Forget a node."""
         slot = self.slots.pop(name)
         self._open.pop(slot.kind, None)
         self._leaving.pop(name, None)
+        self.doubted.discard(name)
         if slot.open:
             self.shelves[slot.kind].remove(slot, slot.ready)
         of_kind = self.names[slot.kind]

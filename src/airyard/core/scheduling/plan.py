@@ -57,6 +57,8 @@ class NodeView:
     """Who cordoned it, when and why."""
     run_as: str = ""
     """See ``cluster.Node``."""
+    in_doubt: bool = False
+    """Its health is in doubt: gangs keep away from it where they can."""
 
 
 class Shape(NamedTuple):

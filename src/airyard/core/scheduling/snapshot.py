@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from airyard.core.cluster import Cordon, Node
+from airyard.core.health.states import IN_DOUBT
 from airyard.core.placement import Seat
 from airyard.core.policy import Policy, Reservation
 from airyard.core.run import Attempt, Run, RunState, StopReason
@@ -97,9 +98,16 @@ def used_of(
 
 def node_views(state: ClusterState) -> tuple[NodeView, ...]:
     """Project all nodes."""
+    doubted = nodes_in_doubt(state)
     alive = {name for name, machine in state.machines.items() if machine.alive}
     return tuple(
-        node_view(state.policy, node, node.machine in alive, state.cordons.get(node.name))
+        node_view(
+            state.policy,
+            node,
+            node.machine in alive,
+            state.cordons.get(node.name),
+            in_doubt=node.name in doubted,
+        )
         for node in state.nodes.values()
     )
 
@@ -122,7 +130,14 @@ def offers_of(state: ClusterState) -> list[tuple[NodeView, int]]:
     return [(node_view(state.policy, node, True), count) for node, count in state.offers]
 
 
-def node_view(policy: Policy, node: Node, alive: bool, cordon: Cordon | None = None) -> NodeView:
+def nodes_in_doubt(state: ClusterState) -> frozenset[str]:
+    """Return the nodes that gangs keep away from where they can. Cost: nodes that were ever ill."""
+    return frozenset(name for name, health in state.health.items() if health.state in IN_DOUBT)
+
+
+def node_view(
+    policy: Policy, node: Node, alive: bool, cordon: Cordon | None = None, *, in_doubt: bool = False
+) -> NodeView:
     """Project a node with the devices that no stranger holds."""
     labels = node.labels or {}
     return NodeView(
@@ -142,6 +157,7 @@ def node_view(policy: Policy, node: Node, alive: bool, cordon: Cordon | None = N
         fabric=labels.get("fabric", ""),
         rack=labels.get("rack", ""),
         run_as=node.run_as,
+        in_doubt=in_doubt,
     )
 
 

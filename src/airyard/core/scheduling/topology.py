@@ -5,7 +5,7 @@ Owns: which nodes a gang gets. Must not know: queue, shares, why a node is allow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 
 from airyard.core.scheduling.nodes import FAR_MS, Kind, NodeIndex, Slot
@@ -31,8 +31,8 @@ def choose(
     A run of part of one node goes to the smallest kind, and there where the fewest devices are free, then where
     somebody has run for longest, then into the fabric with the fewest whole free nodes. A gang of several nodes goes
     inside one fabric when one can hold it, the fullest that can; else over the fewest fabrics, unless it must not.
-    Nodes to avoid are taken when nothing else serves. Without ``opening`` a run of part of a node keeps to nodes that
-    are in use already.
+    Nodes to avoid, and for a gang those whose health is in doubt, are taken when nothing else serves. Without
+    ``opening`` a run of part of a node keeps to nodes that are in use already.
     """
     if index.ready(kinds, want.devices_per_node) < want.nodes:
         return None
@@ -41,16 +41,23 @@ def choose(
             return None
         anywhere = allowed
         allowed = lambda slot: not opens(slot, want) and anywhere(slot)  # noqa: E731  # short, and used below
-    if want.avoid_nodes:
-        found = _choose(
-            index,
-            kinds,
-            want,
-            lambda slot: slot.view.name not in want.avoid_nodes and allowed(slot),
-        )
+    for avoided in _avoided(index, want):
+        found = _choose(index, kinds, want, _without(avoided, allowed))
         if found is not None:
             return found
     return _choose(index, kinds, want, allowed)
+
+
+def _without(avoided: Collection[str], allowed: Allowed) -> Allowed:
+    return lambda slot: slot.view.name not in avoided and allowed(slot)
+
+
+def _avoided(index: NodeIndex, want: Waiting) -> Iterator[Collection[str]]:
+    """Return what the run keeps away from, the longest list first: a gang also from nodes whose health is in doubt."""
+    if want.nodes > 1 and index.doubted:
+        yield index.doubted.union(want.avoid_nodes)
+    if want.avoid_nodes:
+        yield want.avoid_nodes
 
 
 def opens(slot: Slot, want: Waiting) -> bool:
