@@ -189,6 +189,38 @@ def test_digits_ddp_over_hosts(fleet: Fleet, count: int) -> None:
     )
 
 
+def test_a_gang_sums_over_its_nodes_before_its_code_and_once_a_day(fleet: Fleet) -> None:
+    names = fleet.folder / "hosts"
+    names.write_text(
+        "127.0.0.1 localhost\n" + "".join(f"{one.address} {one.name}\n" for one in fleet.hosts.hosts)
+    )
+    for host in fleet.hosts.hosts[1:]:  # a pool that asks for checks has hosts that are named
+        host.run("mount", "--bind", str(names), "/etc/hosts")
+    declared = fleet.folder / "yard.yaml"
+    declared.write_text("pools:\n  checked: {accelerator: CPU, preflight: fast}\n")
+    fleet.ok("apply", "-f", str(declared))
+    try:
+        said = []
+        for _ in range(2):
+            short = ("tracking=off", "command=echo begun $NODE_RANK")
+            run = fleet.ended(int(fleet.data("run", *over(2, *short))["run_id"]), timeout=150)
+            told = fleet.call("logs", str(run["run_id"]), "--no-follow")
+            log = told.stdout + told.stderr
+            if run["outcome"] != "SUCCEEDED" and "preflight: node" in log:
+                pytest.skip(
+                    f"this machine does not pass the checks of its own: {run['failure']['message'][:200]}"
+                )
+            assert run["outcome"] == "SUCCEEDED", run
+            said.append([line for line in log.splitlines() if "net.all_reduce over" in line])
+            assert "[n0] begun 0" in log
+    finally:
+        declared.write_text("pools: {}\n")
+        fleet.ok("apply", "-f", str(declared))
+    assert len(said[0]) == 2, said
+    assert all("net.all_reduce over 2 nodes in " in line for line in said[0])
+    assert said[1] == [], "the two nodes are certified together"
+
+
 def test_logs_of_all_members_are_whole_and_in_order(fleet: Fleet) -> None:
     folder = fleet.folder / "talk"
     folder.mkdir()

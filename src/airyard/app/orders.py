@@ -14,6 +14,7 @@ from typing import Any
 from airyard.core.cluster import Node
 from airyard.core.decide.grace import grace_of
 from airyard.core.errors import AiryardError
+from airyard.core.meeting import Meeting
 from airyard.core.policy import NodeCommand, PoolPolicy, Preflight
 from airyard.core.run import Attempt, Member, Order, Run, StopReason, TrackingState, gang_addresses
 from airyard.core.scheduling.nodes import starts_as
@@ -180,7 +181,20 @@ def _meeting(attempt: Attempt) -> dict[str, Any]:
         )
         if meeting is not None
     ]
-    return {"peers": peers, "rdma": all(meeting is not None and meeting.rdma for meeting in meetings)}
+    return {
+        "peers": peers,
+        "rdma": all(meeting is not None and meeting.rdma for meeting in meetings),
+        **_gang_checks(meetings),
+    }
+
+
+def _gang_checks(meetings: list[Meeting | None]) -> dict[str, Any]:
+    """Return what members need to compare their nodes and test them together; nothing unless all were asked to."""
+    facts = [dict(meeting.facts) if meeting is not None else {} for meeting in meetings]
+    first = meetings[0]
+    if not all(facts) or first is None or not first.store_port:
+        return {}
+    return {"gang_checks": {"store_port": first.store_port, "facts": facts}}
 
 
 def environment_order(workload: Workload, bases: Mapping[str, BaseEnvironment]) -> dict[str, Any] | None:
@@ -216,7 +230,12 @@ def _preflight(node: Node | None, pool: PoolPolicy | None) -> dict[str, Any] | N
     if profile is Preflight.OFF:
         return None
     uuids = [device.uuid for device in node.devices] if real else []
-    return {"profile": profile.value, "strict": asked is not Preflight.AUTO, "uuids": uuids}
+    return {
+        "profile": profile.value,
+        "strict": asked is not Preflight.AUTO,
+        "uuids": uuids,
+        "model": node.model if real else "",
+    }
 
 
 def _command(command: NodeCommand | None) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from airyard.core.run import Checkpoint, LogClose
 
 MAX_ADDRESSES = 32
 MAX_NETWORK_CHARACTERS = 300
+MAX_FACTS, MAX_FACT_CHARACTERS = 12, 600
 
 
 def report_of(item: Mapping[str, Any], offset_ns: int, now_ms: int) -> Report:
@@ -52,6 +53,10 @@ def report_of(item: Mapping[str, Any], offset_ns: int, now_ms: int) -> Report:
         ) from error
 
 
+def _facts(item: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple((str(name)[:40], str(item[name])[:MAX_FACT_CHARACTERS]) for name in sorted(item)[:MAX_FACTS])
+
+
 def _meeting(item: Mapping[str, Any] | None) -> Meeting | None:
     if item is None:
         return None
@@ -63,4 +68,6 @@ def _meeting(item: Mapping[str, Any] | None) -> Meeting | None:
         port=int(item["port"]),
         rdma=bool(item.get("rdma")),
         network=str(item.get("network") or "")[:MAX_NETWORK_CHARACTERS],
+        store_port=int(item.get("store_port") or 0),
+        facts=_facts(item.get("facts") or {}),
     )

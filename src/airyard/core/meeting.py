@@ -24,6 +24,10 @@ class Meeting:
     rdma: bool = False
     network: str = ""
     """In words: ``RDMA 8 × 400G InfiniBand``, ``TCP only: why``."""
+    store_port: int = 0
+    """Free on the machine of member 0, for the checks of the gang; 0: nobody asked for any."""
+    facts: tuple[tuple[str, str], ...] = ()
+    """What is compared between the nodes of a gang (``core/health/gangs``)."""
 
 
 def meeting_addresses(known: Sequence[str], meetings: Sequence[Meeting | None]) -> list[str]:

@@ -373,7 +373,7 @@ def _on_launch_failed(state: RunnerState, event: LaunchFailed, now_ms: int) -> S
     if state.phase is not Phase.LAUNCHING:
         return state, []
     if not state.ending:
-        failure = PrepareFailed(cause=event.cause, message=event.message)
+        failure = PrepareFailed(cause=event.cause, message=event.message, fault=event.fault)
         state = replace(state, failure=failure)
     return replace(state, phase=Phase.REAPING, exited_ms=now_ms), [ReapTree()]
 

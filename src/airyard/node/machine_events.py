@@ -88,10 +88,11 @@ class ProcessStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchFailed:
-    """The command could not be started at all."""
+    """The command could not be started at all. ``fault``: see PrepareFailed."""
 
     cause: str
     message: str
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ from airyard.node.exit_record import (
     write_json_by_rename,
     write_json_durably,
 )
+from airyard.node.gang_gate import GangGate
 from airyard.node.identity import Identity
 from airyard.node.job_files import give_file, read_small, remove_tree
 from airyard.node.lease import note_lease
@@ -292,7 +293,7 @@ class Runner:
             self._tell(
                 Prepared(
                     address=self._spec.address,
-                    meeting=self._meeting.open() if int(self._order["members"]) > 1 else None,
+                    meeting=self._gate().announced(self._meeting),
                     environment_ms=bench.environment_ms,
                     code_ms=bench.code_ms,
                     environment_hit=bench.environment_hit,
@@ -312,7 +313,14 @@ class Runner:
 
     # --- running
 
+    def _gate(self) -> GangGate:
+        node, folder = self._spec.node, self._spec.node_folder
+        return GangGate(self._order, node, folder, self._note, lambda: self._state.ending)
+
     def _launch(self, instruction: Launch) -> None:
+        self._gate().open(instruction.go, lambda: self._start(instruction))
+
+    def _start(self, instruction: Launch) -> None:
         bench = self._bench
         assert bench is not None
         spec, order = self._spec, self._order
@@ -341,6 +349,9 @@ class Runner:
                 cage=bench.cage.environment(),
                 bin_folder=bench.bin_folder,
             )
+            if (refusal := self._gate().refusal(instruction.go, bench, environment)) is not None:
+                self._tell(refusal)
+                return
             command = launch.write_control_files(order, bench.places, bench.identity)
             started = launch.start_command(
                 command,

@@ -226,6 +226,8 @@ def group(torch: Any, options: argparse.Namespace) -> dict[str, Any]:
     dist.init_process_group(
         options.backend, init_method=options.store, rank=options.rank, world_size=options.world
     )
+    if options.joined >= 0:
+        os.write(options.joined, b"joined\n")
     sizes = [int(size) for size in options.sizes.split(",")] if options.sizes else None
     gb_s, wrong = {}, 0
     for size in sizes or (_FULL_SIZES if options.full else _FAST_SIZES):
@@ -279,6 +281,9 @@ def main() -> int:
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--world", type=int, default=1)
     parser.add_argument("--sizes", default="")
+    parser.add_argument(
+        "--joined", type=int, default=-1, help="a descriptor to write to once all ranks have come together"
+    )
     options = parser.parse_args()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)  # it is in a session of its own

@@ -1,0 +1,89 @@
+"""The gate between GO and the command of a member: checks of the gang's nodes with each other, where asked for.
+
+Owns: when the checks are loaded and on which thread they run. Must not know: any check. A member whose pool asks for
+none loads nothing and waits for nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airyard.node.machine_events import LaunchFailed
+
+if TYPE_CHECKING:
+    from airyard.node.gang_checks import GangChecks
+    from airyard.node.meeting import MeetingPlace
+    from airyard.node.preparation import Workbench
+
+
+class GangGate:
+    """The gate of one member."""
+
+    def __init__(
+        self,
+        order: Mapping[str, Any],
+        node: str,
+        node_folder: Path,
+        note: Callable[[str], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self._order = order
+        self._node = node
+        self._node_folder = node_folder
+        self._note = note
+        self._should_stop = should_stop
+
+    def announced(self, place: MeetingPlace) -> dict[str, Any] | None:
+        """Return what READY says of where the member is met, with facts of its node where checks were asked for.
+
+        None for a member that is alone, or whose gang is on one machine.
+        """
+        meeting = place.open() if int(self._order["members"]) > 1 else None
+        asked = self._order.get("preflight")
+        if meeting is None or not asked:
+            return meeting
+        return {**meeting, **self._checks().facts(asked)}
+
+    def open(self, go: Mapping[str, Any], then: Callable[[], None]) -> None:
+        """Go on at once where there is nothing to check; else on a thread that may wait."""
+        if go.get("gang_checks"):
+            threading.Thread(target=then, name="gang", daemon=True).start()
+        else:
+            then()
+
+    def refusal(
+        self, go: Mapping[str, Any], bench: Workbench, environment: Mapping[str, str]
+    ) -> LaunchFailed | None:
+        """Check, and return why the command must not start; None: it may."""
+        if not go.get("gang_checks"):
+            return None
+        from airyard.node.gang_checks import GangUnfit, Part, limits_of
+
+        asked = self._order.get("preflight") or {}
+        python = bench.bin_folder / "python" if bench.bin_folder is not None else None
+        part = Part(
+            python=python,
+            environment=environment,
+            before_exec=bench.before_exec,
+            limits=limits_of(asked, self._node_folder),
+        )
+        try:
+            self._checks().check(self._order, go, part)
+        except GangUnfit as unfit:
+            return LaunchFailed(cause=unfit.cause, message=unfit.message, fault=unfit.fault)
+        except Exception as error:  # a bug in a check is not known to be anybody's fault: the gang goes on
+            self._note(f"preflight: the checks of the gang gave no answer: {type(error).__name__}: {error}")
+        return None
+
+    def _checks(self) -> GangChecks:
+        from airyard.node.gang_checks import GangChecks
+
+        return GangChecks(
+            node=self._node,
+            node_folder=self._node_folder,
+            note=self._note,
+            should_stop=self._should_stop,
+        )

@@ -1,0 +1,190 @@
+"""Checks of a gang's nodes with each other: members that differ, ranks that hang, crash or never come.
+
+A script stands in for the environment's interpreter: what torch does there is tried on hosts (``e2e/test_fleet_ddp``).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from airyard.checks.thresholds import limits, packaged
+from airyard.node import gang_checks
+from airyard.node.gang_checks import GangChecks, GangUnfit, Part
+
+ARGUMENT = 'while [ "$1" != --joined ]; do shift; done; fd=$2\n'
+SUMS = ARGUMENT + 'echo joined >&$fd; echo \'{"wrong": WRONG, "gb_s": {"4096": 0.1, "16777216": 2.0}}\'\n'
+
+
+class Gang:
+    """Members on nodes n0, n1, ...; ``scripts`` are what their interpreters do."""
+
+    def __init__(self, folder: Path, count: int, script: str, *, strict: bool = True) -> None:
+        self.folder = folder
+        self.count = count
+        self.strict = strict
+        self.stopped = threading.Event()
+        self.notes: list[str] = []
+        self.said: dict[int, GangUnfit | None] = {}
+        self.python = folder / "python"
+        self.write(script)
+
+    def write(self, script: str) -> None:
+        self.python.write_text(f"#!/bin/bash\n{script}")
+        self.python.chmod(0o755)
+
+    def checks(self, member: int) -> GangChecks:
+        return GangChecks(
+            node=f"n{member}",
+            node_folder=self.folder / f"n{member}",
+            note=self.notes.append,
+            should_stop=self.stopped.is_set,
+        )
+
+    def run(self, **odd: dict[int, str]) -> dict[int, GangUnfit | None]:
+        """Have all members check; ``odd``: other facts of some. One refusal stops the others, as a server does."""
+        facts = []
+        for member in range(self.count):
+            told = dict(self.checks(member).facts({"profile": "fast"})["facts"])
+            told.update({fact: values[member] for fact, values in odd.items() if member in values})
+            facts.append(told)
+        go = {"gang_checks": {"store_port": 1, "facts": facts}, "peers": [{"address": "127.0.0.1"}]}
+
+        def check(member: int) -> None:
+            part = Part(
+                python=self.python,
+                environment=dict(os.environ),
+                before_exec=lambda: None,
+                limits=limits(packaged(), ""),
+            )
+            order = {"member": member, "preflight": {"strict": self.strict}}
+            try:
+                self.checks(member).check(order, go, part)
+            except GangUnfit as unfit:
+                self.said[member] = unfit
+                if unfit.fault or unfit.cause == "NETWORK":
+                    self.stopped.set()
+            else:
+                self.said[member] = None
+
+        threads = [threading.Thread(target=check, args=(member,)) for member in range(self.count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        return self.said
+
+    def causes(self) -> dict[int, tuple[str, str] | None]:
+        return {member: (one.cause, one.fault) if one else None for member, one in self.said.items()}
+
+
+def test_like_nodes_that_sum_rightly_are_certified_and_the_next_start_starts_nothing(tmp_path: Path) -> None:
+    gang = Gang(tmp_path, 3, SUMS.replace("WRONG", "[]"))
+    assert gang.run() == dict.fromkeys(range(3))
+    assert len([line for line in gang.notes if "net.all_reduce over 3 nodes" in line]) == 3
+    assert [len(list((tmp_path / f"n{member}/certificates").glob("gang-*.json"))) for member in range(3)] == [
+        1
+    ] * 3
+    gang.notes.clear()
+    gang.write("exit 70\n")
+    assert gang.run() == dict.fromkeys(range(3))
+    assert gang.notes == []
+    # One node forgets it, as after its disk was replaced: all sum again, and nobody waits for anybody.
+    for path in (tmp_path / "n1/certificates").glob("gang-*.json"):
+        path.unlink()
+    gang.write(SUMS.replace("WRONG", "[]"))
+    gang.run()
+    assert len(gang.notes) == 3
+
+
+def test_the_node_that_differs_refuses_and_the_others_are_stopped(tmp_path: Path) -> None:
+    gang = Gang(tmp_path, 3, SUMS.replace("WRONG", "[]"))
+    driver = {0: "570.1", 1: "575.9", 2: "570.1"}
+    gang.run(driver=driver)
+    assert gang.causes() == {0: ("PLATFORM", ""), 1: ("NODE", "preflight"), 2: ("PLATFORM", "")}
+    refused = gang.said[1]
+    assert refused is not None
+    assert refused.message.startswith(
+        "preflight: node n1 failed card.driver: the driver is 575.9, on node n0 570.1"
+    )
+
+
+def test_of_two_nodes_that_differ_nobody_is_blamed(tmp_path: Path) -> None:
+    gang = Gang(tmp_path, 2, SUMS.replace("WRONG", "[]"))
+    gang.run(image={0: "sha256:a", 1: "sha256:b"})
+    assert gang.causes() == {0: ("NODE", ""), 1: ("NODE", "")}
+
+
+def test_where_nobody_asked_only_the_driver_counts(tmp_path: Path) -> None:
+    gang = Gang(tmp_path, 2, SUMS.replace("WRONG", "[]"), strict=False)
+    assert gang.run(image={0: "sha256:a", 1: "sha256:b"}) == {0: None, 1: None}
+    assert any("warn host.image" in line for line in gang.notes)
+    assert gang.run(driver={0: "1", 1: "2"}) != {0: None, 1: None}
+
+
+def test_a_wrong_sum_takes_out_the_node_that_has_it(tmp_path: Path) -> None:
+    gang = Gang(tmp_path, 3, SUMS.replace("WRONG", "[2]"))
+    gang.run()
+    assert gang.causes() == {0: ("PLATFORM", ""), 1: ("PLATFORM", ""), 2: ("NODE", "preflight")}
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (ARGUMENT + "echo joined >&$fd; sleep 600\n", "was not done"),
+        (ARGUMENT + "echo joined >&$fd; echo 'connection reset'; exit 1\n", "connection reset"),
+    ],
+)
+def test_a_sum_that_does_not_end_is_the_networks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
+) -> None:
+    monkeypatch.setattr(gang_checks, "SUM_S", 0.5)
+    gang = Gang(tmp_path, 2, script)
+    gang.run()
+    assert any(
+        one is not None and one.cause == "NETWORK" and words in one.message for one in gang.said.values()
+    )
+    assert list(tmp_path.rglob("gang-*.json")) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("sleep 600\n", "did not come together"),
+        ("echo 'No module named torch'; exit 1\n", "No module named torch"),
+        ('echo \'{"skipped": "this environment has no torch"}\'\n', "has no torch"),
+    ],
+)
+def test_what_is_not_known_lets_the_gang_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
+) -> None:
+    monkeypatch.setattr(gang_checks, "JOIN_S", 0.5)
+    gang = Gang(tmp_path, 2, script)
+    assert gang.run() == {0: None, 1: None}
+    assert all(words in line for line in gang.notes)
+    assert list(tmp_path.rglob("gang-*.json")) == []
+
+
+def test_a_member_that_is_to_end_leaves_no_rank_behind(tmp_path: Path) -> None:
+    gang = Gang(tmp_path, 2, f"echo $$ > {tmp_path}/pid; exec sleep 600\n")
+    stop = threading.Timer(0.5, gang.stopped.set)
+    stop.start()
+    began = time.monotonic()
+    gang.run()
+    assert gang.causes() == {0: ("CANCELLED", ""), 1: ("CANCELLED", "")}
+    assert time.monotonic() - began < 30, "it was stopped, and did not wait for its deadline"
+    pid = int((tmp_path / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_nothing_is_said_where_nothing_was_asked(tmp_path: Path) -> None:
+    gang = Gang(tmp_path, 1, "exit 1\n")
+    assert gang.checks(0).facts(None) == {}
+    part = Part(python=None, environment={}, before_exec=lambda: None, limits=limits(packaged(), ""))
+    gang.checks(0).check({"member": 0}, {"peers": []}, part)
+    assert gang.notes == []
