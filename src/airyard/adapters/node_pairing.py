@@ -83,7 +83,9 @@ class _Test:
         ended = {
             name: self._result(place, future) for name, (place, future) in sides.items() if future.done()
         }
-        self._over = len(ended) == len(sides)
+        for name, (place, future) in sides.items():
+            if name not in ended and self._only_waited(place, future):
+                ended[name] = {"state": "waited", "said": {}}
         return _combined(ended)
 
     def close(self) -> None:
@@ -94,6 +96,17 @@ class _Test:
             if dialogue.is_open:
                 dialogue.call("pair_stop", name=self._asked["name"])
         wait_for(self._asks, timeout=self._end_s)
+
+    def _only_waited(self, place: int, future: Future[dict[str, Any]]) -> bool:
+        """End a side that outlasted the other, and say whether it was there: whom nobody reached waits for its caller.
+
+        One whose agent does not answer may be gone with its machine.
+        """
+        dialogue = self._dialogues[place]
+        if dialogue.is_open:
+            dialogue.call("pair_stop", name=self._asked["name"])
+            wait_for([future], timeout=self._end_s)
+        return future.done() and not _is_refusal(future)
 
     def _begin(self, place: int, **more: Any) -> Future[dict[str, Any]]:
         asked, node = self._asked, self._asked["nodes"][place]

@@ -25,6 +25,9 @@ class Agent:
     def __init__(self, answers: Mapping[str, Mapping[str, Any] | None]) -> None:
         self.answers = answers
         self.asked: list[str] = []
+        self.ended_by_stop: Mapping[str, Any] | None = None
+        """What an end that is waited for is answered with once the test is stopped."""
+        self._waiting: list[int] = []
         self._woken, self._over = threading.Event(), False
         self.dialogue = Dialogue(
             server_url="http://x", config={}, tell=lambda fact: None, wake=self._woken.set, now_ms=lambda: 0
@@ -42,9 +45,17 @@ class Agent:
                 name = str(request.get("side") or request["op"])
                 self.asked.append(name)
                 answer = self.answers.get(name, {"result": {}})
-                if answer is not None:
-                    told = {"id": request["id"], "ok": "error" not in answer, **answer}
-                    self.dialogue.on_line(json.dumps(told).encode())
+                if answer is None:
+                    self._waiting.append(request["id"])
+                else:
+                    self._tell(request["id"], answer)
+                if name == "pair_stop" and self.ended_by_stop is not None:
+                    while self._waiting:
+                        self._tell(self._waiting.pop(), {"result": self.ended_by_stop})
+
+    def _tell(self, number: int, answer: Mapping[str, Any]) -> None:
+        told = {"id": number, "ok": "error" not in answer, **answer}
+        self.dialogue.on_line(json.dumps(told).encode())
 
     def close(self) -> None:
         self._over = True
@@ -57,11 +68,13 @@ def paired(
     called: Mapping[str, Any] | None,
     opened: Mapping[str, Any] | None = OPEN,
     should_stop: Callable[[], bool] = lambda: False,
+    ended_by_stop: Mapping[str, Any] | None = None,
 ) -> tuple[Any, list[str]]:
     def wrapped(answer: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         return answer if answer is None or "error" in answer else {"result": answer}
 
     one = Agent({"serve": wrapped(opened), "pair_end": wrapped(served)})
+    one.ended_by_stop = ended_by_stop
     other = Agent({"call": wrapped(called)})
     try:
         told = pair_over(
@@ -92,6 +105,13 @@ def test_two_ends_are_one_answer(
     told, asked = paired(served, called)
     assert told["state"] == state
     assert ("pair_stop" in asked) is (served is None)
+
+
+def test_whom_nobody_reaches_is_ended_and_the_pair_has_failed() -> None:
+    told, _ = paired(
+        None, {"state": "apart", "problem": "refused"}, ended_by_stop={"state": "stopped", "said": {}}
+    )
+    assert (told["state"], told["problem"]) == ("apart", "refused")
 
 
 def test_refusals_are_told_and_what_was_begun_is_ended() -> None:
