@@ -17,7 +17,7 @@ from airyard.adapters.agent_dialogue import Dialogue
 from airyard.adapters.node_checking import away, refused
 
 _LOOK_S = 0.2
-_END_S = 5.0
+END_S = 5.0
 """So long agents have to say that they ended what was begun."""
 SETTLE_S = 10.0
 """When one side has ended badly, the other has so long to say how it ended: a stop for work is no failure."""
@@ -32,12 +32,13 @@ def pair_over(
     should_stop: Callable[[], bool],
     *,
     settle_s: float = SETTLE_S,
+    end_s: float = END_S,
 ) -> Answer:
     """Have the first node serve and the second call. See ``Engine.pair_nodes``."""
     for dialogue, machine in zip(dialogues, machines, strict=True):
         if not dialogue.is_open:
             raise away(machine)
-    test = _Test(dialogues, machines, asked, should_stop, settle_s)
+    test = _Test(dialogues, machines, asked, should_stop, settle_s, end_s)
     try:
         return test.run()
     finally:
@@ -54,12 +55,14 @@ class _Test:
         asked: Mapping[str, Any],
         should_stop: Callable[[], bool],
         settle_s: float,
+        end_s: float,
     ) -> None:
         self._dialogues = dialogues
         self._machines = machines
         self._asked = asked
         self._should_stop = should_stop
         self._settle_s = settle_s
+        self._end_s = end_s
         self._asks: list[Future[dict[str, Any]]] = []
 
     def run(self) -> Answer:
@@ -80,7 +83,9 @@ class _Test:
         ended = {
             name: self._result(place, future) for name, (place, future) in sides.items() if future.done()
         }
-        self._over = len(ended) == len(sides)
+        for name, (place, future) in sides.items():
+            if name not in ended and self._only_waited(place, future):
+                ended[name] = {"state": "waited", "said": {}}
         return _combined(ended)
 
     def close(self) -> None:
@@ -90,7 +95,18 @@ class _Test:
         for dialogue in self._dialogues:
             if dialogue.is_open:
                 dialogue.call("pair_stop", name=self._asked["name"])
-        wait_for(self._asks, timeout=_END_S)
+        wait_for(self._asks, timeout=self._end_s)
+
+    def _only_waited(self, place: int, future: Future[dict[str, Any]]) -> bool:
+        """End a side that outlasted the other, and say whether it was there: whom nobody reached waits for its caller.
+
+        One whose agent does not answer may be gone with its machine.
+        """
+        dialogue = self._dialogues[place]
+        if dialogue.is_open:
+            dialogue.call("pair_stop", name=self._asked["name"])
+            wait_for([future], timeout=self._end_s)
+        return future.done() and not _is_refusal(future)
 
     def _begin(self, place: int, **more: Any) -> Future[dict[str, Any]]:
         asked, node = self._asked, self._asked["nodes"][place]

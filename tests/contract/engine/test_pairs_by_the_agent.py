@@ -152,7 +152,7 @@ def test_a_wrong_bit_is_seen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("node", [ONE, OTHER])
 def test_a_side_that_hangs_is_killed_at_its_deadline(tmp_path: Path, node: str) -> None:
-    made = hanging(tmp_path, node, tcp_s=5.0)
+    made = hanging(tmp_path, node, tcp_s=3.0)
     try:
         assert made.pair()["state"] == "hung"
         assert made.sides() == []

@@ -1,0 +1,32 @@
+"""Two nodes on two hosts tested against each other over the network between them, and with no way between them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from e2e.fleet import Fleet, fleet_on_hosts
+from e2e.yard import Yard
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+
+def test_a_pair_meets_over_the_network_of_its_machines(
+    make_yard: Callable[..., Yard], tmp_path: Path, environment_cache: Path
+) -> None:
+    with fleet_on_hosts(3, lambda hosts: Fleet(hosts, tmp_path, environment_cache), make_yard) as fleet:
+        for number in (1, 2):
+            fleet.join(fleet.hosts[number])
+        one, other = "h1-cpu-0", "h2-cpu-0"
+        assert {one, other} <= fleet.alive()
+        told = json.loads(fleet.call("health", "pair", one, other, "-o", "json").stdout)["data"]
+        assert (told["ok"], told["machines"], told["method"]) == (True, ["h1", "h2"], "tcp"), told
+        assert told["correct"]
+        # No way between the two: both agents are there, and the pair is what fails.
+        fleet.hosts[2].run("ip", "route", "add", "blackhole", f"{fleet.hosts[1].address}/32")
+        apart = fleet.call("health", "pair", one, other, "-o", "json")
+        assert apart.returncode == 1, apart.stdout + apart.stderr
+        assert json.loads(apart.stdout)["data"]["outcome"] == "FAIL"
