@@ -14,7 +14,9 @@ from airyard.core.access.logins import Login
 from airyard.core.access.roles import Kind, Role, Scope
 from airyard.core.access.tokens import Token
 from airyard.core.cluster import Device, Machine, Node
-from airyard.core.health.facts import Component, Remedy, Retest, Severity
+from airyard.core.health.facts import CheckStatus, Component, Remedy, Retest, Severity
+from airyard.core.health.idle import IdleTest
+from airyard.core.health.idle_records import SweepNote, TestNote
 from airyard.core.health.states import HealthState, Hit, NodeHealth
 from airyard.core.meeting import Meeting
 from airyard.core.policy import (
@@ -338,6 +340,36 @@ SAMPLES: tuple[e.Event, ...] = (
         by="agent",
         evidence=("NVRM: Xid (PCI:0000:1b:00): 79",),
         budget="1 of 8 nodes are out already",
+    ),
+    e.IdleTested(
+        node="m1",
+        test=TestNote(
+            kind=IdleTest.DEEP,
+            at_ms=9,
+            status=CheckStatus.PASS,
+            message="31 checks passed, none failed",
+            version="b1",
+            took_ms=4,
+            values={"compute.gemm": 700.5},
+        ),
+    ),
+    e.FabricTested(
+        pool="a",
+        sweep=SweepNote(
+            number=2,
+            at_ms=9,
+            tests=10,
+            took_ms=4,
+            certified=("n1", "n2"),
+            bad=("n3",),
+            doubtful=("n4",),
+            unknown=("n5",),
+            spared=("n6",),
+            edges=(("n1", "n2"),),
+            leaves=("l1",),
+            rails=(3,),
+            why={"n3": "5 of 5 pair tests failed"},
+        ),
     ),
     e.BreakerOpened(pool="h100", why="3 of 8 nodes show the same"),
     e.BreakerReset(pool="h100", by="op"),

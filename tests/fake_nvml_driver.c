@@ -180,6 +180,29 @@ int nvmlDeviceGetRemappedRows(void *device, unsigned int *corrected, unsigned in
     *failure = number(device, "remap_failure", 0);
     return 0;
 }
+int nvmlDeviceGetMemoryErrorCounter(void *device, int type, int counter, int location, unsigned long long *out) {
+    ENTER(device);
+    if (location != 7) return 3;
+    *out = number(device, type == 0 ? "sram_corrected" : "sram_uncorrected", 0);
+    return 0;
+}
+typedef struct {
+    unsigned int version;
+    unsigned long long total_parity, total_secded, total_corrected, parity, secded, corrected;
+    unsigned long long l2, sm, pcie, mcu, other;
+    unsigned int worn;
+} sram_t;
+int nvmlDeviceGetSramEccErrorStatus(void *device, sram_t *out) {
+    ENTER(device);
+    out->parity = number(device, "sram_uncorrected", 0);
+    out->secded = 0;
+    out->worn = number(device, "sram_worn", 0);
+    return 0;
+}
+typedef struct { unsigned int version; int margin; } margin_t;
+int nvmlDeviceGetMarginTemperature(void *device, margin_t *out) { ENTER(device); out->margin = number(device, "margin", 40); return 0; }
+int nvmlDeviceGetInforomImageVersion(void *device, char *out, unsigned int length) { ENTER(device); return copy("inforom", device, "G520.0200.00.05", out, length); }
+int nvmlDeviceGetGspFirmwareVersion(void *device, char *out) { ENTER(device); return copy("gsp", device, "570.124.06", out, 64); }
 typedef struct { unsigned int max, high, partial, low, none; } histogram_t;
 int nvmlDeviceGetRowRemapperHistogram(void *device, histogram_t *out) {
     ENTER(device);
@@ -223,7 +246,8 @@ int nvmlDeviceGetFieldValues(void *device, int count, field_t *values) {
         char key[32];
         long long found;
         snprintf(key, sizeof key, "field%u", values[i].field);
-        found = number(device, key, values[i].field == 230 ? 0 : -1);
+        if (values[i].field == 164) snprintf(key, sizeof key, "nvlink%u_mb_s", values[i].scope);
+        found = number(device, key, values[i].field == 230 ? 0 : values[i].field == 164 ? 26562 : -1);
         values[i].code = found < 0 ? 3 : 0;
         values[i].type = 3;
         values[i].value.number = found < 0 ? 0 : (unsigned long long)found;

@@ -348,6 +348,11 @@ class Control:
         self._plan_due = True
         self._fresh |= fresh
 
+    @property
+    def newest_plan(self) -> Plan | None:
+        """The plan that was committed last; None while nobody waits. It is replaced, never changed."""
+        return self._plan
+
     def refusal(self, run_id: int) -> Refusal | None:
         """Return why a waiting run was not placed by the newest plan."""
         run = self.state.runs.get(run_id)

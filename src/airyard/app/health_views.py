@@ -1,11 +1,14 @@
 """The documents about nodes' health: where a node is, and its story.
 
-Owns: HealthDoc, HealthStepDoc. Pure; must not know: HTTP, stores, clocks.
+Owns: HealthDoc, HealthStepDoc, IdleTestDoc. Pure; must not know: HTTP, stores, clocks.
 """
 
 from __future__ import annotations
 
 from airyard.app.views import Document, rfc3339
+from airyard.core.health.facts import CheckStatus
+from airyard.core.health.idle import IdleTest
+from airyard.core.health.idle_records import Blamed, NodeTests, SweepNote, TestNote
 from airyard.core.health.states import NodeHealth, Step
 from airyard.core.state import ClusterState
 
@@ -33,6 +36,14 @@ def story(state: ClusterState, node: str) -> list[Document]:
     return [_step(node, step) for step in state.stories.get(node, ())]
 
 
+def tests(state: ClusterState, node: str) -> list[Document]:
+    """Return the newest test of each kind that a node had while it was idle, the newest last."""
+    found = state.tests.get(node)
+    notes = [note for note in (found.light, found.deep, found.fabric) if note is not None] if found else []
+    pool = state.policy.pool_of(state.nodes[node]) if node in state.nodes else ""
+    return [_test(node, pool, note) for note in sorted(notes, key=lambda note: note.at_ms)]
+
+
 def events_document(state: ClusterState, node: str | None, since_ms: int) -> Document:
     """Return the stories of all nodes (or one) in the order of time, and the open breakers."""
     steps = [
@@ -44,10 +55,61 @@ def events_document(state: ClusterState, node: str | None, since_ms: int) -> Doc
     ]
     return {
         "events": [_step(name, step) for _, _, name, step in sorted(steps, key=lambda each: each[:3])],
+        "tests": _tests(state, node, since_ms),
         "breakers": [
             {"pool": pool, "at": rfc3339(breaker.at_ms), "why": breaker.why}
             for pool, breaker in sorted(state.breakers.items())
         ],
+    }
+
+
+def _tests(state: ClusterState, node: str | None, since_ms: int) -> list[Document]:
+    """Return the newest light and deep test of each node, and the newest sweeps of each pool (of a node: its own)."""
+    found: list[tuple[int, str, Document]] = []
+    for name, known in state.tests.items():
+        if node not in (None, name) or name not in state.nodes:
+            continue
+        pool = state.policy.pool_of(state.nodes[name])
+        found += [(note.at_ms, name, _test(name, pool, note)) for note in _own(known, every=node is not None)]
+    if node is None:
+        found += [
+            (sweep.at_ms, pool, _sweep(pool, sweep))
+            for pool, its in state.sweeps.items()
+            for sweep in its.last
+        ]
+    return [document for at_ms, _, document in sorted(found, key=lambda each: each[:2]) if at_ms >= since_ms]
+
+
+def _own(known: NodeTests, *, every: bool) -> list[TestNote]:
+    return [note for note in (known.light, known.deep, known.fabric if every else None) if note is not None]
+
+
+def _test(node: str, pool: str, note: TestNote) -> Document:
+    return {
+        "node": node,
+        "pool": pool,
+        "at": rfc3339(note.at_ms),
+        "kind": note.kind.value,
+        "status": note.status.value,
+        "message": note.message,
+        "took_ms": note.took_ms,
+        "values": dict(note.values),
+        "blamed": [],
+    }
+
+
+def _sweep(pool: str, sweep: SweepNote) -> Document:
+    status = CheckStatus.PASS if sweep.blamed == (Blamed.NOTHING,) else CheckStatus.FAIL
+    return {
+        "node": "",
+        "pool": pool,
+        "at": rfc3339(sweep.at_ms),
+        "kind": IdleTest.FABRIC.value,
+        "status": status.value,
+        "message": sweep.in_words(),
+        "took_ms": sweep.took_ms,
+        "values": {},
+        "blamed": [what.value for what in sweep.blamed if what is not Blamed.NOTHING],
     }
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from airyard.app.node_views import node_documents
+from airyard.core.health.idle_records import Blamed
 from airyard.core.health.states import HealthState, NodeHealth
 from airyard.core.run import RunState
 from airyard.core.state import ClusterState
@@ -35,7 +36,8 @@ class Beside:
 
 def metrics_text(state: ClusterState, beside: Beside, now_ms: int) -> str:
     """Return all series. Cost: runs that are not over, and nodes."""
-    parts = [*_server(state, beside), *_pools(state, now_ms), *_nodes(state), *_sampled(beside.samples)]
+    parts = [*_server(state, beside), *_pools(state, now_ms), *_nodes(state), *_idle_tests(state, now_ms)]
+    parts += _sampled(beside.samples)
     told = [
         ({"machine": machine, "rule": rule, "severity": severity.lower()}, float(count))
         for (machine, rule, severity), count in beside.events
@@ -151,6 +153,37 @@ def _nodes(state: ClusterState) -> Iterable[str]:
     yield _family("airyard_node_devices_in_use", "gauge", "Devices that runs hold.", used)
     yield _family("airyard_node_health", "gauge", "1 in the state that the node is in.", health)
     yield _family("airyard_node_health_score", "gauge", "Points that speak against it.", score)
+
+
+def _idle_tests(state: ClusterState, now_ms: int) -> Iterable[str]:
+    """Yield how old the last pass of each node is; one that never passed has none."""
+    tested = [(name, state.tests[name]) for name in sorted(state.nodes) if name in state.tests]
+
+    def ages(times: Iterable[tuple[str, int | None]]) -> list[Series]:
+        return [({"node": name}, max(now_ms - at_ms, 0) / 1000) for name, at_ms in times if at_ms is not None]
+
+    yield _family(
+        "airyard_node_passed_age_seconds",
+        "gauge",
+        "Since the node passed a test of its own while idle.",
+        ages((name, found.passed_ms) for name, found in tested),
+    )
+    yield _family(
+        "airyard_node_paired_age_seconds",
+        "gauge",
+        "Since it passed its tests in pairs.",
+        ages((name, found.paired_ms) for name, found in tested),
+    )
+    yield _family(
+        "airyard_sweeps_total",
+        "counter",
+        "Sweeps of pair tests over idle nodes, by what they found.",
+        [
+            ({"pool": pool, "found": what.value.lower()}, float(known.counts.get(what.value, 0)))
+            for pool, known in sorted(state.sweeps.items())
+            for what in Blamed
+        ],
+    )
 
 
 _RENAMED = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 import airyard
-from airyard.app.health_views import health_document, story
+from airyard.app.health_views import health_document, story, tests
 from airyard.app.views import Document, rfc3339
 from airyard.core.cluster import Cordon, Machine, Node
 from airyard.core.decide import Operated
@@ -154,6 +154,7 @@ def inside(state: ClusterState, name: str, now_ms: int) -> Document | None:
             if member.node == name and not member.released
         ],
         "story": story(state, name),
+        "tests": tests(state, name),
     }
 
 

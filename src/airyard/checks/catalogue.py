@@ -8,16 +8,26 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from airyard.checks import gpu_checks, host_checks, kernel_checks, mount_checks, rdma_checks
+from airyard.checks import (
+    board_checks,
+    gpu_checks,
+    host_checks,
+    kernel_checks,
+    mount_checks,
+    rdma_checks,
+    shape_checks,
+)
 from airyard.checks.contract import Check, Probe, Profile
 from airyard.checks.preflight.probes import PROBES as PREFLIGHT
 from airyard.core.errors import UserError
 
 PROBES: tuple[Probe, ...] = (
-    gpu_checks.PROBE,
+    replace(gpu_checks.PROBE, checks=(*gpu_checks.PROBE.checks, *board_checks.CHECKS)),
     host_checks.HOST,
+    shape_checks.PROBE,
     host_checks.NAMES,
     mount_checks.PROBE,
     kernel_checks.PROBE,

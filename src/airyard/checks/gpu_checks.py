@@ -88,7 +88,7 @@ Rule = Callable[[Gpu, Thresholds], CheckResult | None]
 """Judges one device; None where it does not tell what is asked."""
 
 
-def _each(name: str, rule: Rule) -> Callable[[Read, Thresholds], Iterator[CheckResult]]:
+def each_gpu(name: str, rule: Rule) -> Callable[[Read, Thresholds], Iterator[CheckResult]]:
     """Judge all devices: one word for those that pass, one for each that does not."""
 
     def judge(read: Read, limits: Thresholds) -> Iterator[CheckResult]:
@@ -114,20 +114,20 @@ def _each(name: str, rule: Rule) -> Callable[[Read, Thresholds], Iterator[CheckR
     return judge
 
 
-def _fine(name: str) -> CheckResult:
+def fine(name: str) -> CheckResult:
     return passed(name, "")
 
 
-def _named(gpu: Gpu) -> str:
+def named(gpu: Gpu) -> str:
     return f"GPU {gpu.index} ({gpu.uuid or gpu.pci or 'unnamed'})"
 
 
 def _answers(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     if not gpu.lost:
-        return _fine("gpu.lost")
+        return fine("gpu.lost")
     return failed(
         "gpu.lost",
-        f"{_named(gpu)} is lost: it does not answer any more",
+        f"{named(gpu)} is lost: it does not answer any more",
         "reboot the machine; the second time, have it replaced",
         Component.GPU,
         Remedy.REBOOT,
@@ -138,10 +138,10 @@ def _answers(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
 
 def _persistence(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     if gpu.persistence is None or gpu.persistence:
-        return None if gpu.persistence is None else _fine("gpu.persistence")
+        return None if gpu.persistence is None else fine("gpu.persistence")
     return warned(
         "gpu.persistence",
-        f"{_named(gpu)}: persistence mode is off, so that each start initialises it again",
+        f"{named(gpu)}: persistence mode is off, so that each start initialises it again",
         "run nvidia-persistenced, or `nvidia-smi -pm 1`",
         device=gpu.index,
     )
@@ -151,14 +151,14 @@ def _ecc(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     if gpu.ecc is None:
         return None
     if gpu.ecc and gpu.ecc_pending:
-        return _fine("gpu.ecc_mode")
+        return fine("gpu.ecc_mode")
     state = "off" if not gpu.ecc else "on, and off after the next reset"
     if not limits.generation:  # boards of workstations come with it off
-        text = f"{_named(gpu)}: ECC is {state}"
+        text = f"{named(gpu)}: ECC is {state}"
         return warned("gpu.ecc_mode", text, "`nvidia-smi -e 1`, then reset the GPU", device=gpu.index)
     return failed(
         "gpu.ecc_mode",
-        f"{_named(gpu)}: ECC is {state}",
+        f"{named(gpu)}: ECC is {state}",
         "`nvidia-smi -e 1`, then reset the GPU",
         Component.GPU_MEMORY,
         Remedy.GPU_RESET,
@@ -170,10 +170,10 @@ def _uncorrected(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     if gpu.uncorrected is None:
         return None
     if gpu.uncorrected == 0:
-        return _fine("gpu.ecc_uncorrected")
+        return fine("gpu.ecc_uncorrected")
     return failed(
         "gpu.ecc_uncorrected",
-        f"{_named(gpu)}: {gpu.uncorrected} memory errors that ECC could not correct, since the last reset",
+        f"{named(gpu)}: {gpu.uncorrected} memory errors that ECC could not correct, since the last reset",
         "reset the GPU; when they come again within 30 days, have it replaced",
         Component.GPU_MEMORY,
         Remedy.GPU_RESET,
@@ -189,8 +189,8 @@ def _corrected(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
         return None
     most, many = limits["ecc_corrected_fail"], limits["ecc_corrected_warn"]
     if gpu.corrected < many:
-        return _fine("gpu.ecc_corrected")
-    text = f"{_named(gpu)}: {gpu.corrected:,} corrected memory errors since the last reset"
+        return fine("gpu.ecc_corrected")
+    text = f"{named(gpu)}: {gpu.corrected:,} corrected memory errors since the last reset"
     if gpu.corrected < most:
         return warned(
             "gpu.ecc_corrected",
@@ -220,7 +220,7 @@ def _rows(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     if gpu.remap_failure or gpu.banks_none or (gpu.remapped_uncorrected or 0) > most:
         return failed(
             "gpu.rows",
-            f"{_named(gpu)}: a row of memory could not be replaced, or no spare is left",
+            f"{named(gpu)}: a row of memory could not be replaced, or no spare is left",
             "have the GPU replaced",
             Component.GPU_MEMORY,
             Remedy.REPLACE,
@@ -232,7 +232,7 @@ def _rows(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     if gpu.remap_pending:
         return failed(
             "gpu.rows",
-            f"{_named(gpu)}: a row of memory waits for a reset to be replaced",
+            f"{named(gpu)}: a row of memory waits for a reset to be replaced",
             "reset the GPU",
             Component.GPU_MEMORY,
             Remedy.GPU_RESET,
@@ -242,23 +242,23 @@ def _rows(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     if gpu.banks_low:
         return warned(
             "gpu.rows",
-            f"{_named(gpu)}: few spare rows are left in {gpu.banks_low} banks of memory",
+            f"{named(gpu)}: few spare rows are left in {gpu.banks_low} banks of memory",
             "plan its replacement",
             device=gpu.index,
             value=gpu.banks_low,
         )
-    return _fine("gpu.rows")
+    return fine("gpu.rows")
 
 
 def _recovery(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     if gpu.recovery_action is None:
         return None
     if gpu.recovery_action == 0:
-        return _fine("gpu.recovery")
+        return fine("gpu.recovery")
     remedy, words = _RECOVERY.get(gpu.recovery_action, (Remedy.REBOOT, "a reboot"))
     return failed(
         "gpu.recovery",
-        f"{_named(gpu)}: the driver asks for {words}",
+        f"{named(gpu)}: the driver asks for {words}",
         "drain the machine and give it what the driver asks for",
         Component.GPU,
         remedy,
@@ -274,12 +274,12 @@ def _clocks(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
         return None
     found = gpu.clock_reasons & HARD_REASONS
     if not found:
-        return _fine("gpu.clocks")
+        return fine("gpu.clocks")
     words = ", ".join(words for bit, words in _REASONS.items() if found & bit)
     component = Component.FACILITY if found == 0x080 else Component.GPU
     return failed(
         "gpu.clocks",
-        f"{_named(gpu)} is slowed down although nothing runs: {words}",
+        f"{named(gpu)} is slowed down although nothing runs: {words}",
         "look at its cooling and power; a power brake on several machines of a rack is the rack's",
         component,
         Remedy.NONE,
@@ -294,10 +294,10 @@ def _temperature(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
         return None  # it is only cool when nothing runs
     most = limits["idle_temperature_warn"]
     if gpu.temperature_c < most:
-        return _fine("gpu.temperature")
+        return fine("gpu.temperature")
     return warned(
         "gpu.temperature",
-        f"{_named(gpu)} has {gpu.temperature_c} °C with nothing running",
+        f"{named(gpu)} has {gpu.temperature_c} °C with nothing running",
         "look at its cooling",
         device=gpu.index,
         value=gpu.temperature_c,
@@ -311,10 +311,10 @@ def _power(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     if limit is None or not usual:
         return None
     if abs(limit - usual) <= limits["power_limit_share"] * usual:
-        return _fine("gpu.power_limit")
+        return fine("gpu.power_limit")
     return warned(
         "gpu.power_limit",
-        f"{_named(gpu)} may take {limit:.0f} W; its own limit is {usual:.0f} W",
+        f"{named(gpu)} may take {limit:.0f} W; its own limit is {usual:.0f} W",
         f"`nvidia-smi -i {gpu.index} -pl {usual:.0f}`, unless the machine is meant to be slower",
         device=gpu.index,
         value=limit,
@@ -330,10 +330,10 @@ def _pcie(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     # The generation falls when nothing is sent, so that only the width says something here.
     most = min(most, gpu.pcie_width_max or most)
     if width >= most:
-        return _fine("gpu.pcie_width")
+        return fine("gpu.pcie_width")
     return failed(
         "gpu.pcie_width",
-        f"{_named(gpu)}: its PCIe link has {width} lanes, not {most:.0f}",
+        f"{named(gpu)}: its PCIe link has {width} lanes, not {most:.0f}",
         "reboot the machine; if it stays so, reseat the board or look at the riser",
         Component.GPU,
         Remedy.REBOOT,
@@ -354,12 +354,12 @@ def _links(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     wanted = int(limits.get("nvlinks") or len(links))
     active = sum(links)
     if active >= wanted:
-        return _fine("gpu.nvlink")
+        return fine("gpu.nvlink")
     dead = [str(number) for number, state in enumerate(links) if not state]
     which = f" (link {', '.join(dead)})" if dead else ""
     return failed(
         "gpu.nvlink",
-        f"{_named(gpu)}: {active} of {wanted} NVLinks are active{which}",
+        f"{named(gpu)}: {active} of {wanted} NVLinks are active{which}",
         "reset all GPUs of the machine; if it stays so, have it looked at",
         Component.NVLINK,
         Remedy.GPU_RESET,
@@ -375,12 +375,12 @@ def _fabric(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     if gpu.mig or not limits.get("nvswitch") or gpu.fabric_state in (None, 0):
         return None  # no NVSwitch, or a driver that does not tell
     if gpu.fabric_state == 3 and gpu.fabric_summary in (None, 0, 1):
-        return _fine("gpu.fabric")
+        return fine("gpu.fabric")
     states = {1: "not begun", 2: "still under way"}
     what = states.get(gpu.fabric_state or 0, "complete, and the fabric is not healthy")
     return failed(
         "gpu.fabric",
-        f"{_named(gpu)}: its registration with the NVSwitch fabric is {what}",
+        f"{named(gpu)}: its registration with the NVSwitch fabric is {what}",
         "start nvidia-fabricmanager in the driver's version, else reboot the machine",
         Component.DRIVER,
         Remedy.REBOOT,
@@ -396,7 +396,7 @@ def _foreign(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     if used is None:
         return None
     if used <= most and not gpu.pids:
-        return _fine("gpu.foreign")
+        return fine("gpu.foreign")
     who = (
         f" by {', '.join(f'process {pid}' for pid in gpu.pids[:3])}"
         if gpu.pids
@@ -404,7 +404,7 @@ def _foreign(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     )
     return warned(
         "gpu.foreign",
-        f"{_named(gpu)} is in use: {used:,.0f} MiB{who}",
+        f"{named(gpu)} is in use: {used:,.0f} MiB{who}",
         "right while a run is on it; else end that process, or reset the GPU",
         device=gpu.index,
         value=used,
@@ -418,7 +418,7 @@ def _versions(read: Read, limits: Thresholds) -> Iterator[CheckResult]:
     if not gpus:
         yield skipped("gpu.versions", "no GPU to look at")
         return
-    for what in ("name", "vbios"):
+    for what in ("name", "vbios", "inforom", "gsp"):
         found = sorted({getattr(gpu, what) for gpu in gpus} - {""})
         if len(found) > 1:
             yield warned(
@@ -436,7 +436,7 @@ def _check(
     name: str, number: int, title: str, passes: str, rule: Rule, component: Component = Component.GPU
 ) -> Check:
     return Check(
-        name=name, number=number, title=title, passes=passes, judge=_each(name, rule), component=component
+        name=name, number=number, title=title, passes=passes, judge=each_gpu(name, rule), component=component
     )
 
 

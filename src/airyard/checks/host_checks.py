@@ -72,7 +72,7 @@ def collect(site: Site) -> Host:
             )
         ),
         huge_pages=text_of(site.path("/sys/kernel/mm/transparent_hugepage/enabled")),
-        fabric_manager=_runs(site, "nv-fabricmanager"),
+        fabric_manager=runs(site, "nv-fabricmanager"),
         nvswitch=site.path("/dev/nvidia-nvswitchctl").exists(),
         peer_memory=site.path("/sys/module/nvidia_peermem").exists(),
         rdma=any(site.path("/sys/class/infiniband").glob("*")),
@@ -109,7 +109,8 @@ def _space(path: Path, *, write: bool) -> Space | None:
     return Space(path=str(path), octets=octets, free=free, sync_ms=(time.monotonic() - began) * 1000)
 
 
-def _runs(site: Site, name: str) -> bool:
+def runs(site: Site, name: str) -> bool:
+    """Return whether a process of that name runs; the kernel keeps 15 letters of names."""
     return any(text_of(path) == name[:15] for path in site.path("/proc").glob("[0-9]*/comm"))
 
 

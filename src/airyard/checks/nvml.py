@@ -20,6 +20,10 @@ RECOVERY_ACTION = 230
 _MOST_LINKS = 36
 _NO_SUCH_LINK = (2, 3, 13)
 """Invalid argument, not supported, no such function."""
+LINK_SPEED = 164
+"""The field in which a link's speed stands, in MB/s."""
+_SRAM = 7
+"""NVML's number of the caches among the places of memory errors."""
 _SM = 1
 """NVML's number of the clock of the multiprocessors."""
 
@@ -33,12 +37,18 @@ class Gpu:
     name: str = ""
     pci: str = ""
     vbios: str = ""
+    inforom: str = ""
+    gsp: str = ""
     persistence: bool | None = None
     mig: bool | None = None
     ecc: bool | None = None
     ecc_pending: bool | None = None
     corrected: int | None = None
     uncorrected: int | None = None
+    sram_corrected: int | None = None
+    sram_uncorrected: int | None = None
+    sram_worn: bool | None = None
+    """The driver says that more memory of its caches failed than a GPU may have."""
     remapped_uncorrected: int | None = None
     remap_pending: bool | None = None
     remap_failure: bool | None = None
@@ -47,11 +57,14 @@ class Gpu:
     recovery_action: int | None = None
     clock_reasons: int | None = None
     temperature_c: int | None = None
+    power_w: float | None = None
     power_limit_w: float | None = None
     power_default_w: float | None = None
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     links: tuple[bool, ...] | None = None
+    link_mb_s: tuple[int, ...] = ()
+    """Of each active link, where the driver tells."""
     fabric_state: int | None = None
     fabric_summary: int | None = None
     memory_used_mib: float | None = None
@@ -115,6 +128,7 @@ def _gpu(nvml: ModuleType, index: int) -> Gpu:
     mig, pci = ask("nvmlDeviceGetMigMode", handle), ask("nvmlDeviceGetPciInfo", handle)
     fabric = _fabric(nvml, ask, handle)
     processes = ask("nvmlDeviceGetComputeRunningProcesses", handle) or []
+    sram, links = _sram(nvml, ask, handle), _links(nvml, handle, errors)
     pages = [ask("nvmlDeviceGetRetiredPages", handle, cause) for cause in (0, 1)]
     return Gpu(
         index=index,
@@ -122,12 +136,17 @@ def _gpu(nvml: ModuleType, index: int) -> Gpu:
         name=str(ask("nvmlDeviceGetName", handle) or ""),
         pci=_text(pci.busId) if pci is not None else "",
         vbios=str(ask("nvmlDeviceGetVbiosVersion", handle) or ""),
+        inforom=_text(ask("nvmlDeviceGetInforomImageVersion", handle) or ""),
+        gsp=_text(ask("nvmlDeviceGetGspFirmwareVersion", handle) or ""),
         persistence=_flag(ask("nvmlDeviceGetPersistenceMode", handle)),
         mig=bool(mig[0]) if mig is not None else None,
         ecc=bool(ecc[0]) if ecc is not None else None,
         ecc_pending=bool(ecc[1]) if ecc is not None else None,
         corrected=ask("nvmlDeviceGetTotalEccErrors", handle, 0, 0),
         uncorrected=ask("nvmlDeviceGetTotalEccErrors", handle, 1, 0),
+        sram_corrected=ask("nvmlDeviceGetMemoryErrorCounter", handle, 0, 0, _SRAM),
+        sram_uncorrected=sram[0],
+        sram_worn=sram[1],
         remapped_uncorrected=remapped[1] if remapped is not None else None,
         remap_pending=bool(remapped[2]) if remapped is not None else None,
         remap_failure=bool(remapped[3]) if remapped is not None else None,
@@ -136,11 +155,13 @@ def _gpu(nvml: ModuleType, index: int) -> Gpu:
         recovery_action=_field(ask, handle, RECOVERY_ACTION),
         clock_reasons=ask("nvmlDeviceGetCurrentClocksEventReasons", handle),
         temperature_c=ask("nvmlDeviceGetTemperature", handle, 0),
+        power_w=_watts(ask("nvmlDeviceGetPowerUsage", handle)),
         power_limit_w=_watts(ask("nvmlDeviceGetEnforcedPowerLimit", handle)),
         power_default_w=_watts(ask("nvmlDeviceGetPowerManagementDefaultLimit", handle)),
         pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
         pcie_width_max=ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
-        links=_links(nvml, handle, errors),
+        links=links,
+        link_mb_s=_speeds(ask, handle, links or ()),
         fabric_state=fabric[0],
         fabric_summary=fabric[1],
         memory_used_mib=memory.used / (1 << 20) if memory is not None else None,
@@ -186,6 +207,22 @@ def _links(nvml: ModuleType, handle: Any, errors: dict[str, int]) -> tuple[bool,
             errors["nvmlDeviceGetNvLinkState"] = int(error.value)
             return None
     return tuple(states) or None
+
+
+def _speeds(ask: Callable[..., Any], handle: Any, links: tuple[bool, ...]) -> tuple[int, ...]:
+    active = [(LINK_SPEED, link) for link, state in enumerate(links) if state]
+    values = ask("nvmlDeviceGetFieldValues", handle, active) if active else None
+    return tuple(int(each.value.uiVal) for each in values or () if each.nvmlReturn == 0)
+
+
+def _sram(nvml: ModuleType, ask: Callable[..., Any], handle: Any) -> tuple[int | None, bool | None]:
+    """Return the uncorrected errors of the caches since the last reset, and whether there were too many at all."""
+    structure = getattr(nvml, "c_nvmlEccSramErrorStatus_v1_t", None)
+    if structure is not None:
+        status = structure()
+        if ask("nvmlDeviceGetSramEccErrorStatus", handle, ctypes.byref(status)) is not None:
+            return int(status.volatileUncParity + status.volatileUncSecDed), bool(status.bThresholdExceeded)
+    return ask("nvmlDeviceGetMemoryErrorCounter", handle, 1, 0, _SRAM), None
 
 
 def _fabric(nvml: ModuleType, ask: Callable[..., Any], handle: Any) -> tuple[int | None, int | None]:

@@ -26,6 +26,9 @@ class Port:
     state: str
     physical: str
     rate: str = ""
+    firmware: str = ""
+    board: str = ""
+    """What kind of adapter it is: ports are compared within a kind."""
     grown: dict[str, int] = field(default_factory=dict)
     virtual: bool = False
 
@@ -54,6 +57,8 @@ def _port(folder: Path, before: dict[str, int]) -> Port:
         state=text_of(folder / "state").partition(":")[2].strip(),
         physical=text_of(folder / "phys_state").partition(":")[2].strip(),
         rate=text_of(folder / "rate"),
+        firmware=text_of(device / "fw_ver"),
+        board=text_of(device / "board_id"),
         grown=grown,
         virtual=(device / "device" / "physfn").exists(),
     )
@@ -79,6 +84,62 @@ def _up(read: tuple[Port, ...], limits: Thresholds) -> Iterator[CheckResult]:
             yield warned("rdma.ports", text, "look at its cable, unless none is meant to be there")
     if not down:
         yield passed("rdma.ports", f"{len(ports)} ports are up, {ports[0].rate}")
+
+
+def _gbit_s(port: Port) -> float | None:
+    """Read the kernel's ``400 Gb/sec (4X NDR)``."""
+    number = port.rate.partition(" ")[0]
+    try:
+        return float(number)
+    except ValueError:
+        return None
+
+
+def _uniform(read: tuple[Port, ...], limits: Thresholds) -> Iterator[CheckResult]:
+    name = "rdma.rate"
+    up = [port for port in read if not port.virtual and port.state == "ACTIVE"]
+    least, ports_least = limits["rdma_gbit_s_least"], limits["rdma_ports_least"]
+    if not up and not ports_least:
+        yield skipped(name, "no RDMA port is up here")
+        return
+    fine = True
+    if len(up) < ports_least:
+        fine = False
+        yield failed(
+            name,
+            f"{len(up)} RDMA ports are up, {ports_least:.0f} should be",
+            "look at `ibstat`, cables and the kernel's log",
+            Component.NETWORK,
+            retest=Retest.T4,
+            value=len(up),
+            threshold=ports_least,
+        )
+    for port in up:
+        rate = _gbit_s(port)
+        usual = max(_gbit_s(other) or 0.0 for other in up if other.board == port.board)
+        if rate is not None and rate < max(least, usual):
+            fine = False
+            yield failed(
+                name,
+                f"{port.name} runs at {rate:g} Gb/s, not {max(least, usual):g}",
+                "reseat or replace the cable; look at the switch's port",
+                Component.NETWORK,
+                retest=Retest.T4,
+                value=rate,
+                threshold=max(least, usual),
+                unit="Gb/s",
+            )
+    for board in sorted({port.board for port in up if port.board}):
+        versions = sorted({port.firmware for port in up if port.board == board} - {""})
+        if len(versions) > 1:
+            fine = False
+            yield warned(
+                name,
+                f"adapters of the kind {board} have firmware {', '.join(versions)}",
+                "give all adapters of a kind the same firmware",
+            )
+    if fine:
+        yield passed(name, f"{len(up)} ports at {_gbit_s(up[0]) or 0:g} Gb/s" if up else "none")
 
 
 def _quiet(read: tuple[Port, ...], limits: Thresholds) -> Iterator[CheckResult]:
@@ -111,6 +172,14 @@ PROBE = Probe(
             title="RDMA ports",
             passes="all up; one beside others may be without a cable",
             judge=_up,
+            component=Component.NETWORK,
+        ),
+        Check(
+            name="rdma.rate",
+            number=37,
+            title="speed of RDMA ports",
+            passes="that of its like, rdma_gbit_s_least and rdma_ports_least; one firmware a kind (else a warning)",
+            judge=_uniform,
             component=Component.NETWORK,
         ),
         Check(

@@ -118,6 +118,8 @@ def page(found: Document, colour: bool) -> str:
     )
     if steps := found.get("story"):
         lines += f"\n\n{story(steps)}"
+    if tests := found.get("tests"):
+        lines += "\n\n" + "\n".join(_test(test) for test in tests)
     rows = [_resident(run) for run in found["runs"]]
     if not rows:
         return f"{lines}\n\nNo run holds a device of it."
@@ -137,10 +139,13 @@ def _health(health: Document | None) -> str:
     return "; ".join(parts)
 
 
-def story(steps: Sequence[Document], *, named: bool = False) -> str:
-    """Return a line for each change of a node's health, with its evidence below it."""
+def story(steps: Sequence[Document], *, named: bool = False, tests: Sequence[Document] = ()) -> str:
+    """Return a line for each change of a node's health, with its evidence below it, and for each test when idle."""
     lines: list[str] = []
-    for step in steps:
+    for step in sorted((*steps, *tests), key=lambda one: one["at"] or ""):
+        if "kind" in step:
+            lines.append(_test(step, named=named))
+            continue
         name = f"{step['node']}  " if named else ""
         moved = step["after"].lower()
         if step["before"] != step["after"]:
@@ -152,6 +157,19 @@ def story(steps: Sequence[Document], *, named: bool = False) -> str:
         )
         lines.extend(f"    {line}" for line in step["evidence"])
     return "\n".join(lines)
+
+
+_KINDS = {"LIGHT": "light test", "DEEP": "deep test", "FABRIC": "pair tests"}
+
+
+def _test(test: Document, *, named: bool = False) -> str:
+    """Return a test of an idle node, or a sweep over a pool, as a line."""
+    where = f"{test['node'] or test['pool']}  " if named else ""
+    kind = _KINDS.get(test["kind"], test["kind"].lower()) if test["node"] else "sweep"
+    took = f" ({test['took_ms'] / 1000:.1f} s)" if test["took_ms"] else ""
+    return (
+        f"{formats.moment(test['at'])}  {where}INFO {kind}: {test['status'].lower()}, {test['message']}{took}"
+    )
 
 
 def _agent(node: Document) -> str:

@@ -5,13 +5,15 @@ Owns: names of files, kinds (a job's or a kernel's), compression. Must not know:
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import os
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, cast
 
@@ -28,6 +30,9 @@ _NO_TEXT = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
 """Octets that logs hardly have: control characters but for white space, the bell, backspace and escape.
 Of compressed data they are a tenth."""
 _MOST_FILES = 10_000
+_LEFT_OUT = ("EMPTY_LOG", "NOT_A_LOG")
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""What PowerShell's ``>`` begins a file with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,17 +48,23 @@ class Log:
 def logs_of(paths: Sequence[str], kernel: Sequence[str]) -> tuple[list[Log], list[str]]:
     """Return the logs below ``paths`` and the kernels' logs ``kernel``, and notes on what was left out.
 
+    Of several files those that are empty or no text are left out.
     Raises: UserError for what is missing, unreadable, no log, or where nothing is left.
     """
     found: list[Log] = []
     notes: list[str] = []
-    for given in paths:
+    several = len(paths) + len(kernel) > 1
+    for given, of_kernel in [*((given, None) for given in paths), *((given, True) for given in kernel)]:
         path = Path(given)
-        if path.is_dir():
+        if of_kernel is None and path.is_dir():
             _walk(path, found, notes)
-        else:
-            found.append(_log(path, given, kernel=_is_kernel(path.name)))
-    found += [_log(Path(given), given, kernel=True) for given in kernel]
+            continue
+        try:
+            found.append(_log(path, given, kernel=of_kernel or _is_kernel(path.name)))
+        except UserError as error:
+            if not several or error.code not in _LEFT_OUT:
+                raise
+            notes.append(f"left out: {error.message}")
     unique = {os.path.realpath(log.path): log for log in found}
     if not unique:
         raise UserError(
@@ -116,7 +127,7 @@ def _log(path: Path, name: str, *, kernel: bool) -> Log:
         raise UserError(
             f"{name} is empty", code="EMPTY_LOG", fix="Name the log of a process that wrote something."
         )
-    if len(_NO_TEXT.findall(head)) > max(1, len(head) // 25):
+    if not head.startswith(_UTF_16) and len(_NO_TEXT.findall(head)) > max(1, len(head) // 25):
         raise UserError(
             f"{name} is no text", code="NOT_A_LOG", fix="Name logs; .gz is read too, other archives are not."
         )
@@ -129,8 +140,10 @@ def _open(path: Path) -> IO[bytes]:
     return open(path, "rb")  # the caller closes it
 
 
-def read(logs: Sequence[Log]) -> Findings:
-    """Read all logs. Raises: UserError for one that cannot be read to its end.
+def read(logs: Sequence[Log]) -> tuple[Findings, list[str]]:
+    """Read all logs; also returns notes on those that are damaged, of which the lines before are read.
+
+    Raises: UserError where damaged ones have no whole line, and there is nothing else.
 
     Cost: one pass over each; memory does not grow with them. Much is read by as many processes as there are cores.
     """
@@ -146,23 +159,43 @@ def read(logs: Sequence[Log]) -> Findings:
     return _merged(read_in_order[place] for place in range(len(logs)))
 
 
-def _merged(parts: Iterable[Findings]) -> Findings:
+def _merged(parts: Iterable[tuple[Findings, str]]) -> tuple[Findings, list[str]]:
     found = Findings()
-    for part in parts:
+    notes = []
+    for part, note in parts:
         found.merge(part)
-    return found
+        if note:
+            notes.append(note)
+    if notes and found.lines <= len(notes):  # of each the torn start of a line at most
+        raise UserError(notes[0], code="LOG_NOT_READABLE", fix="Copy it again: it is damaged or was cut.")
+    return found, notes
 
 
-def _read_one(log: Log) -> Findings:
+def _blocks(stream: IO[bytes], packed: bool) -> Iterator[bytes]:
+    """Return a log's octets, as UTF-8 where it begins as UTF-16 does. Of what is packed each piece by itself:
+    a damaged place takes none with it that could be read before.
+    """
+    take = cast(BufferedReader, stream).read1 if packed else stream.read
+    block = take(_BLOCK)
+    if block.startswith(_UTF_16):
+        decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+        while block:
+            yield decoder.decode(block).encode()
+            block = take(_BLOCK)
+    while block:
+        yield block
+        block = take(_BLOCK)
+
+
+def _read_one(log: Log) -> tuple[Findings, str]:
+    """Read one log; also returns a note where it is damaged."""
     reader = Reader(log.name, rank=None if log.kernel else rank_of_file(log.path.name), kernel=log.kernel)
     try:
         with _open(log.path) as stream:
-            while block := stream.read(_BLOCK):
+            for block in _blocks(stream, log.path.suffix == ".gz"):
                 reader.feed(block)
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(
-            f"{log.name} cannot be read to its end: {getattr(error, 'strerror', None) or error}",
-            code="LOG_NOT_READABLE",
-            fix="Copy it again: it is damaged or was cut.",
-        ) from None
-    return reader.findings()
+        found = reader.findings()
+        why = getattr(error, "strerror", None) or error
+        return found, f"{log.name} cannot be read to its end: {why}; of it was read: {found.lines:,} lines"
+    return reader.findings(), ""

@@ -12,6 +12,7 @@ from enum import Enum
 from airyard.core.access.tokens import Token
 from airyard.core.cluster import Machine, Node
 from airyard.core.health.facts import CheckStatus, HealthEvent
+from airyard.core.health.idle_records import SweepNote, TestNote
 from airyard.core.health.states import RemedyOutcome
 from airyard.core.ids import MemberKey
 from airyard.core.meeting import Meeting
@@ -260,6 +261,23 @@ class RetestDone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IdleTestDone:
+    """A test of an idle node was finished. ``events``: what failed, as monitors would say it."""
+
+    node: str
+    test: TestNote
+    events: tuple[HealthEvent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepDone:
+    """Idle nodes of a pool were tested in pairs."""
+
+    pool: str
+    sweep: SweepNote
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetMaintenance:
     """A person takes nodes over (``on``), or gives them back to be tested."""
 
@@ -363,6 +381,16 @@ class Tick:
     """Time has passed; deadlines are looked at."""
 
 
+HealthCommand = (
+    HealthReported
+    | RemedyDone
+    | RetestDone
+    | IdleTestDone
+    | SweepDone
+    | SetMaintenance
+    | AcquitNodes
+    | ResetBreaker
+)
 Command = (
     BeginEpoch
     | SubmitRun
@@ -387,12 +415,7 @@ Command = (
     | TrackingAnswered
     | GangJudged
     | DeclareLease
-    | HealthReported
-    | RemedyDone
-    | RetestDone
-    | SetMaintenance
-    | AcquitNodes
-    | ResetBreaker
+    | HealthCommand
     | DeclareJudging
     | VerdictReached
     | Tick

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from airyard.core.access.tokens import Token
 from airyard.core.cluster import Machine, Node
+from airyard.core.health.idle_records import SweepNote, TestNote
 from airyard.core.health.states import NodeHealth
 from airyard.core.meeting import Meeting
 from airyard.core.policy import Policy, Reservation
@@ -105,6 +106,22 @@ class NodeHealthChanged:
     by: str
     evidence: tuple[str, ...] = ()
     budget: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleTested:
+    """A test of an idle node was finished. One that was stopped for work says nothing and is not here."""
+
+    node: str
+    test: TestNote
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricTested:
+    """Idle nodes of a pool were tested in pairs, and this is the verdict."""
+
+    pool: str
+    sweep: SweepNote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -446,6 +463,8 @@ ClusterEvent = (
     | NodeDrainOrdered
     | MachineConfirmedDead
     | NodeHealthChanged
+    | IdleTested
+    | FabricTested
     | BreakerOpened
     | BreakerReset
     | KeysExpired

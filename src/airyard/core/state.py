@@ -16,6 +16,7 @@ from airyard.core.cluster import Cordon, Drain, Machine, Node
 from airyard.core.deadlines import wait_end
 from airyard.core.errors import InvariantBroken
 from airyard.core.evolve import evolve
+from airyard.core.health.idle_records import NodeTests, PoolSweeps, notes_of, with_sweep, with_test
 from airyard.core.health.states import HEALTH_MOVES, Breaker, NodeHealth, Step
 from airyard.core.ids import MemberKey
 from airyard.core.lifecycle import check_move
@@ -68,6 +69,12 @@ class ClusterState:
     """How each node's health changed, the newest last."""
     breakers: dict[str, Breaker] = field(default_factory=dict)
     """By the pool in which no node is taken out any more."""
+    tests: dict[str, NodeTests] = field(default_factory=dict)
+    """By the node's name: what tests of it came to while it was idle."""
+    sweeps: dict[str, PoolSweeps] = field(default_factory=dict)
+    """By pool: its idle nodes tested in pairs."""
+    left_ms: dict[str, int] = field(default_factory=dict)
+    """By the node's name: when a run or a stranger gave devices of it back last, or it came."""
     lease_longest_ms: int = 0
     """The longest lease that any runner may count; 0: none was ever granted."""
     verdict_wait_ms: int | None = None
@@ -107,6 +114,9 @@ class ClusterState:
             health=dict(self.health),
             stories=dict(self.stories),
             breakers=dict(self.breakers),
+            tests=dict(self.tests),
+            sweeps=dict(self.sweeps),
+            left_ms=dict(self.left_ms),
             lease_longest_ms=self.lease_longest_ms,
             verdict_wait_ms=self.verdict_wait_ms,
             tokens=dict(self.tokens),
@@ -138,7 +148,7 @@ class ClusterState:
                 self.epoch, self.version = event.epoch, event.version
             case events.MachineJoined():
                 self.offers = None
-                self._join(event)
+                self._join(event, recorded.at_ms)
                 self._move_attempts(recorded, event.machine.name)
             case events.MachineLeft():
                 self.machines[event.machine] = replace(self.machines[event.machine], alive=False)
@@ -152,6 +162,12 @@ class ClusterState:
                 pass  # what it means for each member is a fact of its own; this one says on whose word
             case events.NodeHealthChanged():
                 self._take_health(event, recorded.at_ms)
+            case events.IdleTested():
+                self.tests[event.node] = with_test(self.tests.get(event.node), event.test)
+            case events.FabricTested():
+                self.sweeps[event.pool] = with_sweep(self.sweeps.get(event.pool), event.sweep)
+                for name, note in notes_of(event.sweep).items():
+                    self.tests[name] = with_test(self.tests.get(name), note)
             case events.BreakerOpened():
                 self.breakers[event.pool] = Breaker(at_ms=recorded.at_ms, why=event.why)
             case events.BreakerReset():
@@ -284,7 +300,9 @@ class ClusterState:
             self._charge_token(run, _held(event.attempt), at_ms)
         elif isinstance(event, events.MemberExited | events.MemberLost):
             attempt = run.attempts[event.attempt]
-            held = len(attempt.members[event.member].devices)
+            member = attempt.members[event.member]
+            held = len(member.devices)
+            self.left_ms[member.node] = at_ms
             self._charge(run.project, _pool_of(run, attempt), -held, at_ms)
             self._charge_token(run, -held, at_ms)
         elif isinstance(event, events.RunUpdated) and event.project is not None and run.attempt is not None:
@@ -319,9 +337,12 @@ class ClusterState:
                 self.keys, self.shares_keys = dict(self.keys), False
             self.keys[run.owner, run.idempotency_key] = noted
 
-    def _join(self, event: events.MachineJoined) -> None:
+    def _join(self, event: events.MachineJoined, at_ms: int) -> None:
         kept = {name: node for name, node in self.nodes.items() if node.machine != event.machine.name}
         for node in event.nodes:
+            before = self.nodes.get(node.name)
+            if before is None or any(device.owner for device in before.devices):
+                self.left_ms[node.name] = at_ms
             kept[node.name] = replace(node, cordoned=node.name in self.cordons)
         self.nodes = kept
         self.machines[event.machine.name] = event.machine
@@ -380,6 +401,9 @@ class ClusterState:
             "health": ([name, codec.encode(one)] for name, one in self.health.items()),
             "stories": ([name, codec.encode(steps)] for name, steps in self.stories.items()),
             "breakers": ([pool, codec.encode(one)] for pool, one in self.breakers.items()),
+            "tests": ([name, codec.encode(one)] for name, one in self.tests.items()),
+            "sweeps": ([pool, codec.encode(one)] for pool, one in self.sweeps.items()),
+            "left_ms": dict(self.left_ms),
             "lease_longest_ms": self.lease_longest_ms,
             "verdict_wait_ms": self.verdict_wait_ms,
             "tokens": map(codec.encode, self.tokens.values()),
@@ -423,6 +447,9 @@ class ClusterState:
                 for name, steps in data.get("stories", ())
             },
             breakers={pool: codec.decode(Breaker, one) for pool, one in data.get("breakers", ())},
+            tests={name: codec.decode(NodeTests, one) for name, one in data.get("tests", ())},
+            sweeps={pool: codec.decode(PoolSweeps, one) for pool, one in data.get("sweeps", ())},
+            left_ms=dict(data.get("left_ms", {})),
             lease_longest_ms=data.get("lease_longest_ms", 0),
             verdict_wait_ms=data.get("verdict_wait_ms"),
             tokens={item["token_id"]: codec.decode(Token, item) for item in data.get("tokens", ())},

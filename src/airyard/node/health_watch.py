@@ -22,6 +22,7 @@ from airyard.checks.nvml_client import NvmlClient
 from airyard.core.health.facts import HealthEvent
 from airyard.core.health.sightings import Novelty, Sighting
 from airyard.node.exit_record import boot_id, read_json, write_json_by_rename
+from airyard.node.health_evidence import EvidenceKeeper
 from airyard.node.health_host import HostItself, Ports
 from airyard.node.health_kernel import KernelSource, Places
 from airyard.node.health_outbox import HealthOutbox
@@ -69,6 +70,7 @@ class HealthWatch:
         self._settings = HealthSettings.load(folder / "settings.json")
         self._outbox = HealthOutbox(folder / "outbox.jsonl")
         self._novelty = Novelty()
+        self._evidence = EvidenceKeeper(folder)
         self._lock = threading.Lock()
         self._machine = ""
         self._offered: frozenset[str] = frozenset()
@@ -111,6 +113,7 @@ class HealthWatch:
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(_JOIN_S)
+        self._evidence.close()
         self._save_position()
 
     def configure(self, said: Mapping[str, Any] | None, machine: str) -> None:
@@ -175,7 +178,7 @@ class HealthWatch:
         now_ms = time.time_ns() // 1_000_000
         with self._lock:
             new = self._novelty.new(filter(self._is_ours, found), steady_ms)
-            events = [self._event(one, now_ms, steady_ms) for one in new]
+            events = self._evidence.note(self._event(one, now_ms, steady_ms) for one in new)
             if not events or not self._outbox.add(events):
                 return
             self._save_position()

@@ -10,7 +10,7 @@ import contextlib
 import getpass
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ from airyard.server.engines import join_own_fleet, make_engine
 from airyard.server.estimates import EstimateKeeper
 from airyard.server.garbage import Collector
 from airyard.server.housekeeping import Housekeeper
+from airyard.server.idle_rounds import IdleRounds
 from airyard.server.journal_place import journal_database
 from airyard.server.judges import Judges
 from airyard.server.leader_gate import LeaderGate
@@ -158,7 +159,7 @@ class Server:
                 yard=self._premises.yard_id(),
                 temporary=folder / "tmp",
                 find_diff=partial(sources.find, self._data_home / sources.FOLDER, sources.Kind.DIFF),
-                remedies=Remedies(self._config.health.model_dump(exclude={"monitor"})),
+                remedies=Remedies(self._config.health.model_dump(exclude={"monitor", "idle"})),
                 judges=Judges(logs, self._clock),
                 test_python=str(self._default_base().get("python") or ""),
             )
@@ -192,7 +193,7 @@ class Server:
             for part in (Housekeeper(context), keeper):
                 part.start()
                 parts.callback(part.stop)
-            self._notify(context, parts)
+            self._work_unasked(context, effects, parts)
             app = self._app(context, gatekeeper, tracking, url, leases)
             if made.routes is not None:
                 app.include_router(made.routes(loop, self._clock, context.owner))
@@ -206,6 +207,13 @@ class Server:
                 # Nobody is left to watch over: the agent goes, too.
                 engine.stop_agent()
 
+    def _work_unasked(self, context: ServerContext, effects: Effects, parts: contextlib.ExitStack) -> None:
+        """Begin what nobody asks for: people are told what happens, and idle nodes are tested."""
+        self._notify(context, parts)
+        for tester in self._idle_tests(effects, context.loop):
+            tester.start()
+            parts.callback(tester.stop)
+
     def _notify(self, context: ServerContext, parts: contextlib.ExitStack) -> None:
         """Begin to tell people what happens; what happened since the last server is told, too."""
         context.notices = store = SqlNoticeStore(self._database)
@@ -215,6 +223,14 @@ class Server:
         notifier = notifier_of(section, store, context, self._premises.yard_id(), secret_of, leads)
         notifier.start()
         parts.callback(notifier.stop)
+
+    def _idle_tests(self, effects: Effects, loop: ControlLoop) -> Sequence[IdleRounds]:
+        """Return what tests nodes while nobody needs them, where that is wanted."""
+        section, inherited = self._config.health.idle, self._inherited
+        if not section.enabled:
+            return ()
+        leads = inherited.leading.holds if inherited is not None else lambda: True
+        return (effects.idle_rounds(loop, self._clock.now_ms, section.settings(), leads),)
 
     def _keep_leases(
         self, loop: ControlLoop, changes: ChangeFeed, lease_s: float | None, parts: contextlib.ExitStack

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from airyard.app.retention import DAY_MS, GIB, Keep, RetentionPolicy
 from airyard.core.errors import UserError
 from airyard.core.workload import parse_accelerator
+from airyard.server.config_idle import IdleSection
 from airyard.server.config_notify import NotifySection
 from airyard.server.config_oidc import OidcSection
 
@@ -212,7 +213,11 @@ class HealthSection(_Section):
     power_cycle_command: str | None = None
     retest_command: str | None = None
     """Exits with 0 when the node is well, with 1 when it is not; anything else says nothing."""
+    simulated_remedy_command: str | None = None
+    """Mends simulated nodes, whatever the remedy; without it they are mended at once."""
+    simulated_retest_command: str | None = None
     monitor: MonitorSection = MonitorSection()
+    idle: IdleSection = IdleSection()
 
 
 class PeopleSection(_Section):

@@ -60,6 +60,7 @@ from airyard.ports.engine import ContainmentSeen, Engine, Fact, HealthSeen, Samp
 from airyard.ports.log_store import LogStore
 from airyard.ports.tracker import Metric, TrackedRun
 from airyard.server.gauges import Gauges
+from airyard.server.idle_rounds import IdleRounds, IdleSettings
 from airyard.server.judges import Judges
 from airyard.server.node_rounds import NodeRounds, Retests, find_node
 from airyard.server.pair_retests import PairRetests
@@ -104,6 +105,7 @@ class Effects:
         self._test_python = test_python
         self._loop: ControlLoop | None = None
         self._pairs: PairRounds | None = None
+        self._idle: IdleRounds | None = None
         self.gauges = Gauges()
         self._slow: queue.Queue[OpenTracking | CloseTracking | None] = queue.Queue()
         self._in_flight: set[Action] = set()
@@ -119,13 +121,13 @@ class Effects:
         self._loop = loop
         self._thread.start()
         self._pairs = PairRounds(
-            pair_nodes=self._engine.pair_nodes, find_node=partial(find_node, loop), python=self._test_python
+            pair_nodes=self._pair_nodes, find_node=partial(find_node, loop), python=self._test_python
         )
         in_pairs = PairRetests(
             self._pairs, find_node=partial(find_node, loop), partners=partial(_partners, loop)
         )
         retests = Retests(
-            check_node=self._engine.check_node,
+            check_node=self._check_node,
             find_node=partial(find_node, loop),
             python=self._test_python,
             in_pairs=in_pairs,
@@ -168,12 +170,45 @@ class Effects:
     def rounds(self, loop: ControlLoop, now_ms: Callable[[], int]) -> NodeRounds:
         """Return the rounds of checks that persons ask for."""
         return NodeRounds(
-            check_node=self._engine.check_node,
+            check_node=self._check_node,
             find_node=partial(find_node, loop),
             report=lambda command: loop.submit(command).result(timeout=REPORT_S),
             now_ms=now_ms,
             python=self._test_python,
         )
+
+    def idle_rounds(
+        self, loop: ControlLoop, now_ms: Callable[[], int], settings: IdleSettings, leads: Callable[[], bool]
+    ) -> IdleRounds:
+        """Return what tests nodes while nobody needs them."""
+        self._idle = IdleRounds(
+            read=loop.peek,
+            tell=lambda command: loop.submit(command).result(timeout=REPORT_S),
+            check_node=self._engine.check_node,
+            measure=self.pairs.measure,
+            now_ms=now_ms,
+            python=self._test_python,
+            settings=settings,
+            leads=leads,
+        )
+        return self._idle
+
+    def _check_node(
+        self, machine: str, asked: Mapping[str, Any], *, should_stop: Callable[[], bool]
+    ) -> Mapping[str, Any]:
+        """Have a node checked for somebody who waits: tests that nobody waits for make room."""
+        if self._idle is not None:
+            self._idle.make_room(machine)
+        return self._engine.check_node(machine, asked, should_stop=should_stop)
+
+    def _pair_nodes(
+        self, machines: tuple[str, str], asked: Mapping[str, Any], *, should_stop: Callable[[], bool]
+    ) -> Mapping[str, Any]:
+        """Have two nodes tested against each other: tests of one node alone make room, and are done again."""
+        for machine in machines:
+            if self._idle is not None:
+                self._idle.make_room(machine, for_pair=True)
+        return self._engine.pair_nodes(machines, asked, should_stop=should_stop)
 
     @property
     def pairs(self) -> PairRounds:

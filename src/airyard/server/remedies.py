@@ -35,6 +35,8 @@ _KEYS = {
     Remedy.REBOOT: "reboot_command",
     Remedy.POWER_CYCLE: "power_cycle_command",
 }
+SIMULATED_REMEDY, SIMULATED_RETEST = "simulated_remedy_command", "simulated_retest_command"
+"""Commands that simulated nodes have of their own: none of a real machine's is ever run for them."""
 _log = structlog.get_logger("airyard.remedies")
 
 
@@ -126,10 +128,10 @@ class Remedies:
                 self._begun.discard(_key(action))
 
     def _mend(self, action: RunRemedy) -> RemedyDone:
-        if action.simulated:
-            return _mended(action, RemedyOutcome.SUCCEEDED, "simulated")
-        key = _KEYS.get(action.remedy, "")
+        key = SIMULATED_REMEDY if action.simulated else _KEYS.get(action.remedy, "")
         command = self._commands.get(key)
+        if not command and action.simulated:
+            return _mended(action, RemedyOutcome.SUCCEEDED, "simulated")
         if not command:
             said = f"mend it by hand: [health] {key} is not configured; then `airyard health acquit {action.node}`"
             return _mended(action, RemedyOutcome.CANCELLED, said)
@@ -148,9 +150,9 @@ class Remedies:
         return _mended(action, outcome, f"it exited with {code}: {said}")
 
     def _test(self, action: RunRetest) -> RetestDone:
-        if action.simulated:
+        command = self._commands.get(SIMULATED_RETEST if action.simulated else "retest_command")
+        if not command and action.simulated:
             return _tested(action, CheckStatus.PASS, "simulated")
-        command = self._commands.get("retest_command")
         if not command:
             said = f"test it by hand (`airyard health check --full` there), then `airyard health acquit {action.node}`"
             return _tested(action, CheckStatus.UNKNOWN, said)

@@ -14,13 +14,17 @@ from airyard.core.commands import (
     AcquitNodes,
     Command,
     HealthReported,
+    IdleTestDone,
     RemedyDone,
     ResetBreaker,
     RetestDone,
     SetMaintenance,
+    SweepDone,
 )
 from airyard.core.errors import AiryardError
 from airyard.core.health.facts import CheckStatus, Component, HealthEvent, Remedy, Severity, Source
+from airyard.core.health.idle import IdleTest
+from airyard.core.health.idle_records import SweepNote, TestNote
 from airyard.core.health.states import WORKING, HealthState, RemedyOutcome
 from airyard.sim.chance import Chance
 from airyard.sim.people import People
@@ -52,7 +56,7 @@ class Monitors:
         self._told = 0
 
     def begin(self, within_ms: int) -> None:
-        """See a few faults within a time; in some worlds the same one on every node."""
+        """See a few faults within a time; in some worlds on every node, in others idle nodes are tested, too."""
         chance = self._setting.chance
         if not chance.roll(0.4):
             return
@@ -60,6 +64,8 @@ class Monitors:
             self._setting.later(chance.between(0, within_ms), self._see)
         if chance.roll(0.4):
             self._setting.later(chance.between(0, within_ms), self._flood)
+        else:
+            self._setting.later(chance.between(0, within_ms), self._test_idle)
 
     def _see(self) -> None:
         chance = self._setting.chance
@@ -80,6 +86,29 @@ class Monitors:
         fault = self._setting.chance.between(0, len(FAULTS) - 1)
         events = tuple(self._event(node.name, fault) for node in self._nodes)
         self._ask("report", HealthReported(events=events))
+
+    def _test_idle(self) -> None:
+        """Tell what became of a test of one node and of a sweep over all, well or ill; they may be in use by now."""
+        chance, at_ms = self._setting.chance, self._setting.time.now_ms()
+        if chance.healed:
+            return
+        names = [node.name for node in self._nodes]
+        name, status = (
+            chance.pick(names),
+            chance.pick((CheckStatus.PASS, CheckStatus.FAIL, CheckStatus.UNKNOWN)),
+        )
+        test = TestNote(kind=chance.pick((IdleTest.LIGHT, IdleTest.DEEP)), at_ms=at_ms, status=status)
+        fault = (self._event(name, chance.between(0, len(FAULTS) - 1)),) if status is CheckStatus.FAIL else ()
+        self._ask("idle test", IdleTestDone(node=name, test=test, events=fault))
+        bad = (name,) if chance.roll(0.5) else ()
+        sweep = SweepNote(
+            number=0,
+            at_ms=at_ms,
+            tests=5,
+            certified=tuple(other for other in names if other not in bad),
+            bad=bad,
+        )
+        self._ask("sweep", SweepDone(pool=self._truth.state.policy.pool_of(self._nodes[0]), sweep=sweep))
 
     def _event(self, node: str, fault: int) -> HealthEvent:
         rule, code, device, severity, remedy = FAULTS[fault]

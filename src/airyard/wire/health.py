@@ -11,7 +11,7 @@ from pydantic import Field
 
 from airyard.wire.answer import Answer
 from airyard.wire.native import Part
-from airyard.wire.nodes import HealthStepDoc, Names, Why
+from airyard.wire.nodes import HealthStepDoc, IdleTestDoc, Names, Why
 
 
 class BreakerDoc(Answer):
@@ -27,6 +27,8 @@ class HealthEventsAnswer(Answer):
 
     events: list[HealthStepDoc]
     breakers: list[BreakerDoc]
+    tests: list[IdleTestDoc] = Field(default_factory=list)
+    """Of idle nodes: the newest of each node, and the newest sweeps of each pool."""
 
 
 class MaintenanceRequest(Part):

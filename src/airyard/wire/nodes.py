@@ -73,6 +73,23 @@ class HealthStepDoc(Answer):
     budget: str
 
 
+class IdleTestDoc(Answer):
+    """A test while nobody needed the node: LIGHT or DEEP, or FABRIC, in pairs; of a whole sweep ``node`` is empty.
+
+    ``values``: check → what it read; ``blamed``: of a sweep, whether NODE, EDGE, LEAF or RAIL.
+    """
+
+    node: str
+    pool: str
+    at: str | None
+    kind: str
+    status: str
+    message: str
+    took_ms: int
+    values: dict[str, float] = Field(default_factory=dict)
+    blamed: list[str] = Field(default_factory=list)
+
+
 class NodeDoc(Answer):
     """One node. ``version``: its agent's; ``upgrade``: that one is of an older release than the server."""
 
@@ -142,6 +159,7 @@ class NodeAnswer(Answer):
     machine: MachineDoc
     runs: list[ResidentDoc]
     story: list[HealthStepDoc] = Field(default_factory=list)
+    tests: list[IdleTestDoc] = Field(default_factory=list)
 
 
 class CordonRequest(Part):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from airyard.app.retention import DAY_MS, GIB
 from airyard.core.errors import UserError
+from airyard.core.health.idle import DEFAULT
 from airyard.server.config import DEFAULT_SIMULATION, load_config, parse_simulation
+from airyard.server.idle_rounds import IdleSettings
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +53,28 @@ def test_a_base_environment_is_added_beside_the_shipped_ones(tmp_path: Path) -> 
     assert config.python_of("7") == "/usr/bin/python3"
     assert config.environments["7"].packages == ("pip",)
     assert "6" in config.environments
+
+
+def test_tests_of_idle_nodes_are_on_for_gpus_only_and_may_be_set(tmp_path: Path) -> None:
+    by_itself = load_config(None, home=tmp_path).health.idle
+    assert (by_itself.enabled, by_itself.settings()) == (True, IdleSettings(rules=DEFAULT))
+    write(
+        tmp_path,
+        "[health.idle]\nafter_minutes = 0.5\nlight_every_hours = 1\nshare = 1\ncpu_slots = true\npair_gb_s = 40\n",
+    )
+    found = load_config(None, home=tmp_path).health.idle.settings()
+    rules = replace(DEFAULT, after_ms=30_000, light_every_ms=3_600_000, share=1.0)
+    assert found == IdleSettings(rules=rules, cpu_slots=True, pair_gb_s=40.0)
+    for line, said in (
+        ("after_minute = 3", 'health.idle.after_minute: unknown key; did you mean "after_minutes"?'),
+        ("share = 0", "health.idle.share: Input should be greater than 0"),
+        ("sweep_from = 3", "health.idle.sweep_from: Input should be greater than or equal to 4"),
+    ):
+        write(tmp_path, f"[health.idle]\n{line}\n")
+        with pytest.raises(UserError) as caught:
+            load_config(None, home=tmp_path)
+        assert said in caught.value.message
+        assert "config.toml" in caught.value.message
 
 
 def test_the_environment_wins_for_tracking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

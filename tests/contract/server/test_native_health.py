@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,23 @@ def wait(ready: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not ready() and time.monotonic() < deadline:
         time.sleep(0.02)
+
+
+def test_simulated_nodes_have_commands_of_their_own_and_never_a_real_machines(tmp_path: Path) -> None:
+    real, practice = tmp_path / "real", tmp_path / "practice"
+    commands = {"reboot_command": f"touch {real}", "retest_command": f"touch {real}; exit 1"}
+    for action in (replace(REMEDY, simulated=True), replace(RETEST, simulated=True)):
+        assert answer_of(action, **commands).message == "simulated"
+    assert not real.exists()
+    commands["simulated_remedy_command"] = f"echo $AIRYARD_REMEDY > {practice}"
+    commands["simulated_retest_command"] = "exit 1"
+    mended = answer_of(replace(REMEDY, simulated=True), **commands)
+    tested = answer_of(replace(RETEST, simulated=True), **commands)
+    assert isinstance(mended, RemedyDone)
+    assert isinstance(tested, RetestDone)
+    assert (mended.outcome, practice.read_text()) == (RemedyOutcome.SUCCEEDED, "REBOOT\n")
+    assert tested.status is CheckStatus.FAIL
+    assert not real.exists()
 
 
 def test_a_configured_command_is_told_the_node_and_its_exit_status_decides(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ import httpx
 import pytest
 
 from airyard.app.metrics_text import Beside, metrics_text
-from airyard.core.commands import CordonNodes, HealthReported
-from airyard.core.health.facts import Component, HealthEvent, Severity, Source
+from airyard.core.commands import CordonNodes, HealthReported, IdleTestDone, SweepDone
+from airyard.core.health.facts import CheckStatus, Component, HealthEvent, Severity, Source
+from airyard.core.health.idle import IdleTest
+from airyard.core.health.idle_records import SweepNote, TestNote
 from airyard.core.ids import MemberKey
 from airyard.core.state import ClusterState
 from airyard.ports.engine import Sample, Samples
@@ -125,6 +127,20 @@ def test_what_rules_and_dashboard_use_is_there(yard: Yard) -> None:
 
 def _fields(one: HealthEvent) -> dict[str, Any]:
     return {name: getattr(one, name) for name in HealthEvent.__dataclass_fields__}
+
+
+def test_ages_of_passes_and_what_sweeps_found(yard: Yard) -> None:
+    now_ms = yard.context.clock.now_ms()
+    note = TestNote(kind=IdleTest.LIGHT, at_ms=now_ms - 60_000, status=CheckStatus.PASS)
+    yard.tell(IdleTestDone(node=NODE, test=note))
+    sweep = SweepNote(number=0, at_ms=now_ms, tests=9, certified=(NODE,), edges=(("a", "b"),))
+    yard.tell(SweepDone(pool="GPU_1xA10", sweep=sweep))
+    found = series(scraped(yard, HEADERS).text)
+    assert 60 <= found[f'airyard_node_passed_age_seconds{{node="{NODE}"}}'] < 160
+    assert found[f'airyard_node_paired_age_seconds{{node="{NODE}"}}'] < 100
+    assert 'airyard_node_passed_age_seconds{node="sim-1xa10-1"}' not in found
+    assert found['airyard_sweeps_total{pool="GPU_1xA10",found="edge"}'] == 1
+    assert found['airyard_sweeps_total{pool="GPU_1xA10",found="node"}'] == 0
 
 
 def test_samples_that_are_old_are_gone() -> None:

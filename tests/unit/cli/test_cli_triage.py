@@ -103,6 +103,51 @@ def test_what_cannot_be_read_is_refused_by_name(
     assert error["fix"]
 
 
+def test_a_damaged_log_is_judged_as_far_as_it_goes(airyard: Any, tmp_path: Path) -> None:
+    noise = (
+        random.Random(7).randbytes(300_000).hex(" ", 40)
+    )  # packs badly: half of the octets is half of the lines
+    packed = gzip.compress((ECC + noise.replace(" ", "\n")).encode())
+    (tmp_path / "rank1.log.gz").write_bytes(packed[: len(packed) // 2])
+    (tmp_path / "rank2.log.gz").write_bytes(packed[:20])
+    (tmp_path / "rank3.log").write_text("step 1\n")
+    code, out, err = airyard("triage", str(tmp_path))
+    assert code == 0
+    assert "class       hardware" in out
+    assert "rank1.log.gz cannot be read to its end" in err
+    assert "of it was read" in err
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "latin-1"])
+def test_logs_of_other_encodings_and_line_ends_are_read(airyard: Any, tmp_path: Path, encoding: str) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes("KeyError: 'labels é'\r\nstep\r\n".encode(encoding))
+    found = told(airyard("triage", str(log), "-o", "json"))
+    assert (found["rule"], found["lines"]) == ("user.exception", 2)
+
+
+def test_a_log_that_was_emptied_while_it_was_written_is_read(airyard: Any, tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"step\n" * 5_000 + b"\0" * 100_000 + b"KeyError: 'labels'\n")
+    assert told(airyard("triage", str(log), "-o", "json"))["rule"] == "user.exception"
+
+
+def test_of_several_files_an_empty_one_is_left_out(airyard: Any, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("rank0.log", "rank1.log")]
+    paths[0].write_bytes(b"")
+    paths[1].write_text("KeyError: 'labels'\n")
+    code, out, err = airyard("triage", *map(str, paths))
+    assert code == 0
+    assert "class       user" in out
+    assert err == f"left out: {paths[0]} is empty\n"
+
+
+def test_a_line_of_many_megabytes_hides_no_other(airyard: Any, tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"error " * 1_700_000 + b"\nKeyError: 'labels'\n")
+    assert told(airyard("triage", str(log), "-o", "json"))["rule"] == "user.exception"
+
+
 def test_a_folder_leaves_out_what_is_no_log_and_says_so(airyard: Any, tmp_path: Path) -> None:
     (tmp_path / "rank0.log").write_text("KeyError: 'labels'\n")
     (tmp_path / "model.pt").write_bytes(b"PK\3\4" + b"\0" * 400)

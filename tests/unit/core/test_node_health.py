@@ -139,6 +139,31 @@ def test_a_cure_that_does_not_help_climbs_the_ladder_and_retires_the_node() -> N
     assert acts(yard.tick(1000)) == []
 
 
+def test_a_second_xid_79_is_a_persons_matter_at_once_and_not_after_the_back_off() -> None:
+    yard = yard_of(4)
+    for number in (1, 2):
+        see(yard, event(number=number, at_ms=yard.now_ms + 1, device=number))
+        yard.tick(2)
+        yard.tick(1)
+        answer(yard)
+    assert health_of(yard) is S.RETIRED
+    assert "xid.79 for the second time" in yard.state.health["a"].waits_for
+    assert yard.state.health["a"].not_before_ms > yard.now_ms
+
+
+def test_another_fault_of_a_node_that_came_back_waits_for_its_back_off() -> None:
+    yard = yard_of(4)
+    for number, rule in ((1, "xid.79"), (2, "xid.48")):
+        see(yard, event(rule=rule, number=number, at_ms=yard.now_ms + 1))
+        yard.tick(2)
+        yard.tick(1)
+        answer(yard)
+    assert health_of(yard) is S.QUARANTINED
+    yard.tick(ladder.BACK_OFF_MS // 1000)
+    answer(yard)
+    assert health_of(yard) is S.PROBATION
+
+
 def test_what_nobody_knows_waits_for_a_person_and_their_word_brings_it_back() -> None:
     yard = yard_of(4)
     see(yard, event())

@@ -1,7 +1,7 @@
 """What GPUs do when they work: copies, matrix products, memory, sums over all of them, burn-in.
 
-Owns: which tests there are, how each is judged, and the seam to what runs them. Must not know: NVML, torch
-(``torch_child.py`` is run by the environment's own interpreter).
+Owns: which tests there are, how each is judged, and the seam to what runs them. Must not know: NVML (``load.py`` reads
+it meanwhile), torch (``torch_child.py`` is run by the environment's own interpreter).
 
 All tests run one after another in one process of their own: at once they would measure each other.
 """
@@ -21,12 +21,15 @@ from statistics import median
 from typing import Any, Protocol
 
 from airyard.checks.contract import Check, Probe, Site, Thresholds, failed, passed, skipped, warned
+from airyard.checks.preflight import load
 from airyard.checks.preflight.setting import setting_of
 from airyard.core.health.facts import CheckResult, CheckStatus, Component, Remedy, Retest
 
 CHILD = Path(__file__).with_name("torch_child.py")
 FAST_S, FULL_S = 50.0, 840.0
 NEEDS_GPU = "needs a GPU"
+LOAD = "load"
+"""What was read of the GPUs while they worked; no test of its own."""
 _KILL_S = 2.0
 _NEAR = 1.05
 """A value this little above its floor is told of."""
@@ -133,17 +136,25 @@ Outcomes = Mapping[str, Outcome]
 
 
 def collect(site: Site) -> dict[str, Outcome]:
-    """Run the tests of the profile, where there are GPUs and an interpreter with torch."""
+    """Run the tests of the profile, where there are GPUs and an interpreter with torch; watch the GPUs meanwhile."""
     if not any(site.path("/dev").glob("nvidia[0-9]*")):
         return _none(NEEDS_GPU)
     python = setting_of(site).python
     if not python:
         return _none("needs an environment with torch: nobody named one")
-    return run_tests(TorchCompute(python=python), full=site.full)
+    with load.Watch() as watch:
+        found = run_tests(TorchCompute(python=python), full=site.full)
+    return {**found, LOAD: _watched(watch)}
+
+
+def _watched(watch: load.Watch) -> Outcome:
+    if watch.problem or not watch.seen:
+        return Outcome(skipped=watch.problem or "no GPU was seen at work")
+    return Outcome(values={"gpus": watch.seen})
 
 
 def _none(why: str) -> dict[str, Outcome]:
-    return {test.name: Outcome(skipped=why) for test in TESTS}
+    return {name: Outcome(skipped=why) for name in (*(test.name for test in TESTS), LOAD)}
 
 
 def run_tests(compute: ComputeProbe, *, full: bool) -> dict[str, Outcome]:
@@ -407,6 +418,13 @@ def _burn(read: Outcomes, limits: Thresholds) -> Iterator[CheckResult]:
         yield passed(check, f"{min(rounds.values(), default=0):.0f} rounds under load, each result the same")
 
 
+def _under_load(read: Outcomes, limits: Thresholds) -> Iterator[CheckResult]:
+    if (none := _known(read, LOAD, load.NAME, Component.GPU)) is not None:
+        yield none
+        return
+    yield from load.judged(read[LOAD].values["gpus"], limits)
+
+
 def _check(name: str, number: int, title: str, passes: str, judge: Any, component: Component) -> Check:
     return Check(name=name, number=number, title=title, passes=passes, judge=judge, component=component)
 
@@ -470,6 +488,14 @@ PROBE = Probe(
             "burn-in",
             "five minutes of one product on all GPUs, every result the same",
             _burn,
+            Component.GPU,
+        ),
+        _check(
+            load.NAME,
+            47,
+            "GPUs at work",
+            "margin_c_least to the slowdown, full PCIe generation, not slowed down, no new error",
+            _under_load,
             Component.GPU,
         ),
     ),

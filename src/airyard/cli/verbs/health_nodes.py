@@ -18,17 +18,21 @@ from airyard.cli.moments import SpanType
 @click.option("--since", type=SpanType(), metavar="SPAN", help="Only of the last 30m, 2h, 1d.")
 @pass_app
 def events(app: App, node: str | None, since: int | None) -> None:
-    """Show what became of nodes by their health, the newest last: why, on whose word, with which evidence."""
+    """Show what became of nodes by their health, the newest last: why, on whose word, with which evidence.
+
+    Tests of idle nodes are among it (INFO): the newest of each node, and the newest sweeps of each pool.
+    """
     found = app.client.health.events(node, since)
     if app.as_json:
         app.console.data(found)
         return
     for breaker in found["breakers"]:
         app.console.text(f"The breaker of {breaker['pool']} is open: {breaker['why']}")
-    if not found["events"]:
+    tests = found.get("tests") or []
+    if not found["events"] and not tests:
         app.console.note("No node's health has changed.")
         return
-    app.console.text(node_text.story(found["events"], named=True))
+    app.console.text(node_text.story(found["events"], named=True, tests=tests))
 
 
 @click.command("maintenance", cls=Verb)

@@ -54,7 +54,8 @@ def _of_files(app: App, paths: tuple[str, ...], kernel: tuple[str, ...]) -> dict
     from airyard.core.triage.judging import judge
 
     logs, notes = logs_of(paths, kernel)
-    findings = read(logs)
+    findings, damaged = read(logs)
+    notes += damaged
     if findings.foreign_kernel_lines:
         count = findings.foreign_kernel_lines
         notes.append(f"{count} lines of a kernel's log were not written by the kernel: they do not count")

@@ -12,6 +12,7 @@ from airyard.core.decide import (
     changing,
     declaring,
     hanging,
+    idling,
     leasing,
     members,
     nursing,
@@ -110,18 +111,6 @@ def decide(state: ClusterState, command: commands.Command, now_ms: int) -> Decis
             return hanging.judged(state, command, now_ms)
         case commands.DeclareLease():
             return leasing.declare(state, command)
-        case commands.HealthReported():
-            return ailing.report(state, command, now_ms)
-        case commands.RemedyDone():
-            return ailing.remedy_done(state, command, now_ms)
-        case commands.RetestDone():
-            return ailing.retest_done(state, command, now_ms)
-        case commands.SetMaintenance():
-            return nursing.maintain(state, command, now_ms)
-        case commands.AcquitNodes():
-            return nursing.acquit(state, command, now_ms)
-        case commands.ResetBreaker():
-            return nursing.reset_breaker(state, command, now_ms)
         case commands.DeclareJudging():
             return triaging.declare(state, command)
         case commands.VerdictReached():
@@ -130,3 +119,25 @@ def decide(state: ClusterState, command: commands.Command, now_ms: int) -> Decis
             return timers.tick(state, command, now_ms)
         case commands.BeginEpoch():
             return Decision(events=(EpochBegan(epoch=state.epoch + 1, version=command.version),))
+        case _:
+            return _of_health(state, command, now_ms)
+
+
+def _of_health(state: ClusterState, command: commands.HealthCommand, now_ms: int) -> Decision:
+    match command:
+        case commands.HealthReported():
+            return ailing.report(state, command, now_ms)
+        case commands.RemedyDone():
+            return ailing.remedy_done(state, command, now_ms)
+        case commands.RetestDone():
+            return ailing.retest_done(state, command, now_ms)
+        case commands.IdleTestDone():
+            return idling.tested(state, command, now_ms)
+        case commands.SweepDone():
+            return idling.swept(state, command, now_ms)
+        case commands.SetMaintenance():
+            return nursing.maintain(state, command, now_ms)
+        case commands.AcquitNodes():
+            return nursing.acquit(state, command, now_ms)
+        case commands.ResetBreaker():
+            return nursing.reset_breaker(state, command, now_ms)

@@ -191,9 +191,18 @@ def tick(state: ClusterState, now_ms: int) -> Decision:
 
 
 def _mend(scratch: Scratch, name: str, health: NodeHealth) -> None:
-    if health.waits_for or scratch.now_ms < health.not_before_ms:
+    if health.waits_for:
         return
-    if not budget.may_remedy(_fleet(scratch.state, name, health, scratch.now_ms)):
+    # Where nothing is tried any more there is nothing to wait for: a person is told now.
+    end = machine.beyond_cure(health, scratch.now_ms)
+    if not end and scratch.now_ms < health.not_before_ms:
+        return
+    fleet = _fleet(scratch.state, name, health, scratch.now_ms)
+    if fleet.breaker_open or not (end or budget.may_remedy(fleet)):
+        return
+    if end:
+        retired = machine.retired(health, end, scratch.now_ms)
+        _note(scratch, name, retired, retired.waits_for, TICK)
         return
     after = machine.reserved(health, scratch.now_ms)
     why = after.waits_for or f"attempt {after.attempt}: {after.remedy.value}"

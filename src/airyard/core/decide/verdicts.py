@@ -36,7 +36,7 @@ CHARGED = frozenset({Cause.USER_CODE, Cause.DATA})
 """What a verdict may excuse: an end that a program's exit status alone made its owner's matter."""
 SUSPECTED = frozenset({FailureClass.HARDWARE, FailureClass.DRIVER})
 _OF_THE_YARD = SUSPECTED | {FailureClass.NETWORK}
-EFFECTS = frozenset({"collective.timeout", "effects.only"})
+EFFECTS = frozenset({"collective.timeout", "effects.only", "process.stopped"})
 """Something else failed first, and nobody knows what: nobody's fault."""
 
 

@@ -1,7 +1,8 @@
 """How much what was seen speaks against a node: weights as data, and the score.
 
 Owns: the weights, the thresholds, which events never count. Must not know: states, budgets, clocks.
-What a job can print itself never adds up to more than a suspicion; user-class faults weigh nothing.
+What a job can print itself makes a suspect and is told, but never is the evidence that takes a node out: that has to
+reach the threshold without it. User-class faults weigh nothing.
 """
 
 from __future__ import annotations
@@ -84,19 +85,20 @@ def joined(hits: Iterable[Hit], now_ms: int) -> tuple[Hit, ...]:
     for hit in sorted(hits, key=_gravity):
         if hit.weight > 0 and hit.at_ms > now_ms - COUNTS_MS:
             worst.setdefault((hit.rule, hit.device, hit.confirmed), hit)
-    # The gravest are kept where there are too many.
-    kept = sorted(worst.values(), key=_gravity)[:HITS_KEPT]
+    # Where there are too many the gravest are kept, and no text drives out what was confirmed.
+    kept = sorted(worst.values(), key=lambda hit: (not hit.confirmed, _gravity(hit)))[:HITS_KEPT]
     return tuple(sorted(kept, key=_age))
 
 
 def score(hits: Iterable[Hit]) -> float:
-    """Return the sum of the weights; what a job could have printed counts ``TEXT_AT_MOST`` and never cordons."""
+    """Return the sum of the weights. It is ``CORDON_FROM`` or more only where what is confirmed alone is.
+
+    What a job could have printed counts ``TEXT_AT_MOST`` beside that.
+    """
     kept = list(hits)
     confirmed = sum(hit.weight for hit in kept if hit.confirmed)
     text = min(sum(hit.weight for hit in kept if not hit.confirmed), TEXT_AT_MOST)
-    if confirmed < SUSPECT_FROM:
-        return min(confirmed + text, CORDON_FROM - 1)
-    return confirmed + text
+    return confirmed + text if confirmed >= CORDON_FROM else min(confirmed + text, TEXT_AT_MOST)
 
 
 def gravest(hits: Iterable[Hit]) -> Hit | None:

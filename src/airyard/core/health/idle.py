@@ -6,14 +6,14 @@ A test that was stopped for work says nothing: neither that the node is well nor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 SLICE_MS = 3 * MINUTE_MS
-"""As long as one test takes at most."""
+"""As long as one light test, or one of a pair, takes at most."""
 YIELD_MS = 30_000
 """A test that is in the way of work is over after this."""
 IDLE_SHARE = 0.2
@@ -24,6 +24,10 @@ LIGHT_EVERY_MS = 4 * HOUR_MS
 DEEP_EVERY_MS = 24 * HOUR_MS
 SWEEP_FROM = 4
 """Idle nodes of one pool that are worth a sweep of pairs."""
+SWEEP_MOST = 64
+"""Nodes of one sweep: the riskiest; the others are in the next one."""
+SPAN_MS = 16 * MINUTE_MS
+"""As long as a deep test takes at most: it ends within a second when work comes, so that it need not be cut up."""
 NEVER_H = 24.0 * 7
 """What a node that has never passed counts as, in hours since its last pass."""
 STRIKE_H, SIGNAL_H, CHANGE_H = 24.0, 12.0, 24.0
@@ -36,9 +40,24 @@ class IdleTest(Enum):
     LIGHT = "LIGHT"
     """Static reading, a product of matrices, copies: within one slice."""
     DEEP = "DEEP"
-    """One slice of all-reduce, adapters and burn-in."""
+    """All that one node can be tested for: with all-reduce, adapters and burn-in."""
     FABRIC = "FABRIC"
     """A pair test with another idle node of the pool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleRules:
+    """How often and how much: what a yard may set."""
+
+    after_ms: int = LIGHT_AFTER_MS
+    light_every_ms: int = LIGHT_EVERY_MS
+    deep_every_ms: int = DEEP_EVERY_MS
+    sweep_every_ms: int = DEEP_EVERY_MS
+    share: float = IDLE_SHARE
+    sweep_from: int = SWEEP_FROM
+
+
+DEFAULT = IdleRules()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,16 +65,20 @@ class IdleNode:
     """A node as the idle tester sees it. Times are ms; None: never.
 
     ``open``: it is alive, takes runs, is not in repair. ``wanted``: a reservation holds it, or a run is placed there.
+    ``resting``: it could not be asked a moment ago, and is let alone for a while.
     """
 
     name: str
     pool: str
     idle_since_ms: int | None
+    like: str = ""
+    """Only nodes that are alike in this are tested in pairs: what they have decides how fast they are."""
     open: bool = True
     wanted: bool = False
+    resting: bool = False
     strikes: int = 0
     signals: int = 0
-    """Soft signals since its last pass."""
+    """Soft signals since its last test."""
     changed: bool = False
     """Driver or firmware is not the one that the last pass was with."""
     passed_ms: int | None = None
@@ -63,6 +86,10 @@ class IdleNode:
     """When it passed the deep test last."""
     paired_ms: int | None = None
     """When it was certified by pair tests last."""
+    tried_ms: int | None = None
+    """When a test of it ended last, whatever came of it. What could not be told is not asked for again at once."""
+    deep_tried_ms: int | None = None
+    paired_tried_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,46 +129,63 @@ def risk(node: IdleNode, now_ms: int) -> float:
     return hours + STRIKE_H * node.strikes + SIGNAL_H * node.signals + CHANGE_H * node.changed
 
 
-def due(node: IdleNode, now_ms: int) -> IdleTest | None:
+def due(node: IdleNode, now_ms: int, rules: IdleRules = DEFAULT) -> IdleTest | None:
     """Return which test of the node alone is due; None while there is none."""
-    fresh = node.passed_ms is not None and now_ms - node.passed_ms < LIGHT_EVERY_MS
-    if node.signals or node.changed or not fresh:
+    ended_ms = _latest(node.passed_ms, node.tried_ms)
+    if node.signals or node.changed or _is_over(ended_ms, rules.light_every_ms, now_ms):
         return IdleTest.LIGHT
-    if node.deep_ms is None or now_ms - node.deep_ms >= DEEP_EVERY_MS:
+    if _is_over(_latest(node.deep_ms, node.deep_tried_ms), rules.deep_every_ms, now_ms):
         return IdleTest.DEEP
     return None
 
 
-def plan(nodes: Iterable[IdleNode], ongoing: Sequence[Ongoing], now_ms: int) -> IdlePlan:
+def plan(
+    nodes: Iterable[IdleNode],
+    ongoing: Sequence[Ongoing],
+    now_ms: int,
+    rules: IdleRules = DEFAULT,
+    *,
+    sweeping: Collection[str] = (),
+) -> IdlePlan:
     """Return which tests to begin, to ask for room and to end. The same facts in any order give the same plan.
 
+    ``sweeping``: the nodes of a sweep under way, each with or without a test at the moment; there is one at a time.
     Cost: nodes, sorted once.
     """
     known = {node.name: node for node in nodes}
     busy = {test.node for test in ongoing}
     ask, kill = _endings(known, ongoing, now_ms)
-    idle = sorted((node for node in known.values() if _may(node, now_ms)), key=lambda node: node.name)
-    room = max(1, int(len(idle) * IDLE_SHARE)) - len(busy) if idle else 0
-    free = [node for node in idle if node.name not in busy]
+    idle = sorted((node for node in known.values() if _may(node, now_ms, rules)), key=lambda node: node.name)
+    room = max(1, int(len(idle) * rules.share)) - len(busy) if idle else 0
+    free = [node for node in idle if node.name not in busy and node.name not in sweeping]
     free.sort(key=lambda node: (-risk(node, now_ms), node.name))
     begin: list[tuple[str, IdleTest]] = []
     for node in free:
-        kind = due(node, now_ms)
+        kind = due(node, now_ms, rules)
         if kind is not None and len(begin) < room:
             begin.append((node.name, kind))
     sweep = None
-    if not begin and (not busy or room >= 2):
-        sweep = _sweep(free, max(room // 2 * 2, 2), now_ms)
+    if not begin and not sweeping and (not busy or room >= 2):
+        sweep = _sweep(free, max(room // 2 * 2, 2), now_ms, rules)
     return IdlePlan(begin=tuple(begin), ask=ask, kill=kill, sweep=sweep)
 
 
-def _may(node: IdleNode, now_ms: int) -> bool:
+def _may(node: IdleNode, now_ms: int, rules: IdleRules) -> bool:
     return (
         node.open
         and not node.wanted
+        and not node.resting
         and node.idle_since_ms is not None
-        and now_ms - node.idle_since_ms >= LIGHT_AFTER_MS
+        and now_ms - node.idle_since_ms >= rules.after_ms
     )
+
+
+def _is_over(since_ms: int | None, span_ms: int, now_ms: int) -> bool:
+    return since_ms is None or now_ms - since_ms >= span_ms
+
+
+def _latest(*times_ms: int | None) -> int | None:
+    return max((at_ms for at_ms in times_ms if at_ms is not None), default=None)
 
 
 def _endings(
@@ -151,7 +195,7 @@ def _endings(
     for test in sorted(ongoing, key=lambda test: test.node):
         node = known.get(test.node)
         in_the_way = node is None or node.wanted or not node.open
-        late = now_ms - test.began_ms >= SLICE_MS
+        late = now_ms - test.began_ms >= (SPAN_MS if test.kind is IdleTest.DEEP else SLICE_MS)
         if late or (test.asked_ms is not None and now_ms - test.asked_ms >= YIELD_MS):
             kill.append(test.node)
         elif in_the_way and test.asked_ms is None:
@@ -159,13 +203,15 @@ def _endings(
     return tuple(ask), tuple(kill)
 
 
-def _sweep(free: Sequence[IdleNode], at_once: int, now_ms: int) -> Sweep | None:
+def _sweep(free: Sequence[IdleNode], at_once: int, now_ms: int, rules: IdleRules) -> Sweep | None:
     """Return the pool of which most idle nodes have not been paired for a day; None where there are too few."""
-    pools: dict[str, list[str]] = {}
+    pools: dict[tuple[str, str], list[str]] = {}
     for node in free:
-        if node.paired_ms is None or now_ms - node.paired_ms >= DEEP_EVERY_MS:
-            pools.setdefault(node.pool, []).append(node.name)
-    pool = min(pools, key=lambda pool: (-len(pools[pool]), pool), default="")
-    if len(pools.get(pool, ())) < SWEEP_FROM:
+        stale = _is_over(node.paired_ms, rules.sweep_every_ms, now_ms)
+        again_ms = min(rules.light_every_ms, rules.sweep_every_ms)
+        if stale and _is_over(node.paired_tried_ms, again_ms, now_ms):
+            pools.setdefault((node.pool, node.like), []).append(node.name)
+    most = min(pools, key=lambda pool: (-len(pools[pool]), pool), default=("", ""))
+    if len(pools.get(most, ())) < rules.sweep_from:
         return None
-    return Sweep(pool=pool, nodes=tuple(sorted(pools[pool])), at_once=at_once)
+    return Sweep(pool=most[0], nodes=tuple(sorted(pools[most][:SWEEP_MOST])), at_once=at_once)

@@ -39,7 +39,8 @@ _CURING = frozenset({S.CORDONED, S.DRAINING, S.QUARANTINED, S.RESETTING, S.RETES
 
 def verdict(health: NodeHealth) -> HealthState | None:
     """Return the state that the evidence asks for, if it asks for another one: SUSPECT or CORDONED."""
-    if health.score >= CORDON_FROM and health.state in (S.HEALTHY, S.SUSPECT):
+    # Not the score that was noted: an older release may have counted what a job printed.
+    if health.state in (S.HEALTHY, S.SUSPECT) and score(health.hits) >= CORDON_FROM:
         return S.CORDONED
     # On probation a suspicion is enough, but not one that a job could have printed.
     if health.state is S.PROBATION and score(hit for hit in health.hits if hit.confirmed) >= SUSPECT_FROM:
@@ -118,6 +119,11 @@ def reserved(health: NodeHealth, now_ms: int) -> NodeHealth:
         passes=0,
         remedied_ms=(*recent, now_ms),
     )
+
+
+def beyond_cure(health: NodeHealth, now_ms: int) -> str:
+    """Say why no remedy is tried any more, not even when its back-off is over; empty while one may be."""
+    return ladder.at_its_end(health, _asked(health), max(now_ms, health.not_before_ms))
 
 
 def _asked(health: NodeHealth) -> Remedy:

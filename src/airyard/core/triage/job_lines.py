@@ -29,8 +29,15 @@ _PREFIXES = (
         re.compile(r"(?:\w{3} +\d+ \d\d:\d\d:\d\d|" + _STAMP + r") (?P<host>[\w.-]+) \S+?\[\d+\]: "),
         "host",
     ),  # syslog
+    (
+        re.compile(
+            r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)[ :]+(?:\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? )?"
+            r"\[?[\w./-]+\.py:\d+\]? "
+        ),
+        "logger",  # vLLM and others: level, time, [file.py:line]
+    ),
     (re.compile(r"[\[(]?(?:" + _STAMP + r")[\])]?(?: UTC)?:? ?(?:- |\| )?"), "stamp"),
-    (re.compile(r"(?P<host>[a-zA-Z][\w.-]*\d[\w.-]*)(?:: | \| )(?=\S)"), "host"),
+    (re.compile(r"(?P<host>[a-zA-Z][\w.-]*\d[\w.-]*|\d{1,3}(?:\.\d{1,3}){3})(?:: | \| )(?=\S)"), "host"),
 )
 _NCCL = re.compile(r"(?P<host>[\w.-]+):\d+:\d+ \[(?P<device>\d+)\] (?:NCCL |[\w./]+:\d+ NCCL )")
 _TORCH_RANK = re.compile(r"\[(?:PG[^\]]*? )?Rank (\d+)\]|\bon rank (\d+)\b|\bRank (\d+)\b(?= )", re.I)

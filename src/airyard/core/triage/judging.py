@@ -299,6 +299,10 @@ def _of_silence(findings: Findings, exits: Sequence[RankExit]) -> FailureCause:
             findings,
             "the run is tried on other nodes; turn the flight recorder on (TORCH_NCCL_TRACE_BUFFER_SIZE=2000)",
         )
+    if "batch.time_limit" in rules:
+        limit = _unknown("batch.time_limit", "the job ran into the batch system's time limit", findings, "")
+        step = "ask for more time, or go on from a checkpoint; if it stood still, look for where"
+        return _as_user(limit, step, cause=Cause.USER_LIMIT, confidence=0.7)
     crashed = next((one for one in exits if one.signal in (6, 7, 11)), None)
     if crashed is not None:
         return _unknown(
@@ -311,6 +315,11 @@ def _of_silence(findings: Findings, exits: Sequence[RankExit]) -> FailureCause:
         return _unknown(
             "process.killed", "a process was killed from outside, and nothing says by whom", findings,
             "look at the kernel's log of its node for the out-of-memory killer",
+        )  # fmt: skip
+    if "process.stopped" in rules and rules <= {"process.stopped", "launcher.teardown"}:
+        return _unknown(
+            "process.stopped", "the job was stopped from outside: preempted, requeued or cancelled", findings,
+            "nothing, if somebody meant it; else look at the batch system's account of the job",
         )  # fmt: skip
     if rules:
         return _unknown(

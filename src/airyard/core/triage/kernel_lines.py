@@ -126,6 +126,8 @@ _SYSLOG = re.compile(
     r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)?) (\S+) (\S+?)(?:\[\d+\])?: (.*)",
     re.S,
 )
+_ISO_ALONE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}(?:Z|[+-]\d\d:?\d\d)) (.*)", re.S)
+"""Of ``dmesg --time-format iso``: nobody else writes a comma, and no host follows."""
 _KERNEL_TAGS = ("kernel", "kern")
 
 
@@ -145,6 +147,9 @@ def parse_line(line: str) -> KernelLine | None:
         facility, line = found[1], found[2]
     at_ms: int | None = None
     host = ""
+    found = _ISO_ALONE.fullmatch(line)
+    if found is not None:
+        return KernelLine(text=found[2], facility=facility, at_ms=stamp_ms(found[1]))
     found = _SYSLOG.fullmatch(line)
     if found is not None:
         at_ms, host, line = stamp_ms(found[1]), found[2], found[4]

@@ -34,6 +34,10 @@ _JOB_WORDS = re.compile(
     rb"|name resolution|not known|open files|shared object|undefined symbol|GLIBC|No CUDA GPUs|CUDA GPU"
     rb"|Got completion|async fatal event|async event|[Ff]ailed|killed by|Killed|exitcode|corrupted|is invalid for"
     rb"|return code|GPU handle|NVSwitch|imed out|Bus error|Cuda failure|file handle|ransport endpoint|ead-only file"
+    rb"|death signal|gated repo|xceeded|DUE TO|No devices|preempted|exited on|exited with|NET/OFI|empty list|exit code"
+    rb"|exhausted|out of resource|MPI_ABORT|ctor died|is dead|build stopped|is required|device ordinal"
+    rb"|orrupt|magic bytes|end-of-stream|truncated|execve|pair.cc|gloo::|cannot identify"
+    rb"|ptxas|fatal  |UNAVAILABLE|DEADLINE|heartbeats|invalid usage|Duplicate GPU|invalid PC|no kernel image"
     rb"|must match|cannot be multiplied|KeyboardInterrupt|remote process exited|not initialized|\bRAM\b|em(?:ory)? us"
 )
 """Without one of these no signature can fit. Written in the case in which programs print them: that is what is fast."""
@@ -115,6 +119,8 @@ _MEMORY = re.compile(
 
 
 def _text(line: bytes) -> str:
+    if line[:1] in (b"\0", b"\xef"):  # a file that was emptied while it was written to; a mark of UTF-8
+        line = line.lstrip(b"\0").removeprefix(b"\xef\xbb\xbf")
     return line[:_LONGEST_LINE].decode("utf-8", "replace")
 
 

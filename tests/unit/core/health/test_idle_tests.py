@@ -90,7 +90,7 @@ def test_a_test_in_the_way_is_asked_then_killed() -> None:
 
 
 def test_a_test_longer_than_its_slice_is_killed_and_one_of_a_node_that_is_gone_asked() -> None:
-    late = Ongoing(node="n1", kind=IdleTest.DEEP, began_ms=NOW - SLICE_MS)
+    late = Ongoing(node="n1", kind=IdleTest.LIGHT, began_ms=NOW - SLICE_MS)
     assert plan([node("n1")], [late], NOW).kill == ("n1",)
     assert plan([], [replace(late, began_ms=NOW)], NOW).ask == ("n1",)
 

@@ -25,6 +25,8 @@ def event_of(text: str) -> KernelEvent | None:
         (f"Mar  4 10:00:00 n3 kernel: {XID}", None, 5_392_800_000),
         (f"2025-03-04T11:00:00.250+01:00 n3 kernel: {XID}", None, 1_741_082_400_250),
         (f"Mar  4 10:00:00 n3 kernel: [  123.456789] {XID}", 123_456, 5_392_800_000),
+        (f"2025-03-04T11:00:00,250000+01:00 {XID}", None, 1_741_082_400_250),
+        (f"kern  :err   : 2025-03-04T11:00:00,250000+01:00 {XID}", None, 1_741_082_400_250),
         (f"3,901,123456789,-;{XID}", 123_456, None),
         (XID, None, None),
     ],
@@ -50,6 +52,13 @@ def test_the_forms_of_an_xid(text: str, code: int, pid: int | None) -> None:
     event = event_of(text)
     assert event is not None
     assert (event.kind, event.code, event.pid, event.pci) == (KernelKind.XID, code, pid, "0000:ca:00")
+
+
+def test_a_device_after_a_stamp_is_no_host() -> None:
+    stamp = "2025-03-04T11:00:00,250000+01:00"  # dmesg --time-format iso
+    event = event_of(f"{stamp} pcieport 0000:00:03.0: AER: Uncorrected (Fatal) error received: 0000:00:03.0")
+    assert event is not None
+    assert event.kind is KernelKind.AER_FATAL
 
 
 def test_an_nvlink_event_says_its_unit_and_words() -> None:

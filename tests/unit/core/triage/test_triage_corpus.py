@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from triage_score import Case, Score, cases, problems, score, verdict_of
+from triage_score import PARTS, Case, Score, cases, problems, score, verdict_of
 from triage_variants import relaid, variant
 
-PARTS = ("develop", "held_out", "controls")
 ALL = [case for part in PARTS for case in cases(part)]
 VARIANTS = 8
 LEAST_RIGHT = 0.95
+KNOWN_WRONG = {
+    "foreign/f06-nvlink-149-one-node": ["first rank 6 for None"],
+    "foreign_later/g37-switch-priv-error": [
+        "class unknown for driver/hardware by nothing.found",
+        "action none for cordon/cordon_reboot/cordon_reset/replace/retry_elsewhere",
+    ],
+}
+"""Labels stay as they were before triage had seen the cases. The first label is wrong: rank 6 says that a link failed.
+The second is of SXid 12028, which the fabric manager's guide has among those that need nothing.
+"""
 
 
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 def test_a_case_is_judged_as_it_was(case: Case) -> None:
-    assert problems(case, verdict_of(case.files)) == []
+    wrong = problems(case, verdict_of(case.files))
+    assert wrong == KNOWN_WRONG.get(case.name, [])
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -38,6 +48,8 @@ def test_the_corpus_is_whole() -> None:
     counts = {part: len(cases(part)) for part in PARTS}
     assert counts["develop"] + counts["held_out"] == 32
     assert counts["held_out"] >= 32 // 5
+    assert counts["foreign:develop"] == counts["foreign:held_out"] == 45
+    assert (counts["foreign_later"], counts["foreign_fresh"]) == (37, 29)
 
 
 def test_the_score_sees_what_is_wrong() -> None:

@@ -50,6 +50,45 @@ def event(**changes: object) -> HealthEvent:
     return HealthEvent(**given)  # type: ignore[arg-type]  # its fields
 
 
+ADVICE = (
+    "CUDA kernel errors might be asynchronously reported at some other API call.\n"
+    "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+)
+
+
+def test_the_advice_that_follows_every_error_of_cuda_is_no_assertion() -> None:
+    said = verdict(
+        "RuntimeError: CUDA error: no kernel image is available for execution on the device\n" + ADVICE
+    )
+    assert said.rule == "config.driver_old"
+    said = verdict("RuntimeError: CUDA error: device-side assert triggered\n" + ADVICE)
+    assert said.rule == "user.device_assert"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(APIServer pid=7) ERROR 06-03 14:10:41 [async_llm.py:525] vllm.v1.engine.exceptions.EngineDeadError: dead",
+        "(EngineCore_DP0 pid=7) ERROR 06-03 14:10:41 [core.py:588] Exception: WorkerProc initialization failed due to",
+        "ERROR 06-03 14:10:41 [core.py:588] RuntimeError: Engine core initialization failed. See root cause above.",
+        "torch.AcceleratorError: CUDA error: unknown error",
+        "jaxlib.xla_extension.XlaRuntimeError: INTERNAL: NCCL operation ncclGroupEnd() failed: unhandled cuda error",
+        "ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.",
+        "*** STEP 7.0 ON n7 CANCELLED AT 2025-03-04T12:00:00 DUE TO TIME LIMIT ***",
+    ],
+)
+def test_what_servers_and_launchers_say_of_a_dead_worker_hides_no_fault_of_the_machine(line: str) -> None:
+    said = verdict(line, "[ 4110.2] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.")
+    assert (said.rule, said.confirmed) == ("xid.79", True)
+    assert verdict(line).failure_class in (FailureClass.UNKNOWN, FailureClass.USER)
+
+
+def test_a_time_limit_is_no_cause_where_the_job_stood_still() -> None:
+    limit = "slurmstepd: error: *** STEP 7.0 ON n7 CANCELLED AT 2025-03-04T12:00:00 DUE TO TIME LIMIT ***"
+    assert verdict(limit).cause is Cause.USER_LIMIT
+    assert verdict(WATCHDOG.format(3) + "\n" + limit).rule == "collective.timeout"
+
+
 def test_a_timeout_alone_blames_nobody() -> None:
     said = verdict("\n".join(WATCHDOG.format(rank) for rank in range(8)))
     assert (said.failure_class, said.cause, said.action) == (

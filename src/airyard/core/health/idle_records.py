@@ -1,0 +1,164 @@
+"""What tests of idle nodes have come to: the record of each node and pool, which outlives the server that tested.
+
+Owns: the notes and how they add up. Must not know: when a test is due, who runs it, what a failure does to a node.
+A test that was stopped leaves no note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from airyard.core.health.facts import CheckStatus
+from airyard.core.health.idle import IdleTest
+
+SWEEPS_KEPT = 10
+
+
+class Blamed(Enum):
+    """What a sweep found to be at fault; it may find several."""
+
+    NOTHING = "NOTHING"
+    NODE = "NODE"
+    EDGE = "EDGE"
+    LEAF = "LEAF"
+    RAIL = "RAIL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestNote:
+    """One test of a node that was finished. ``version``: the boot that was tested; ``values``: check → what it read."""
+
+    kind: IdleTest
+    at_ms: int
+    status: CheckStatus
+    message: str = ""
+    version: str = ""
+    took_ms: int = 0
+    values: Mapping[str, float] = field(default_factory=dict)
+
+    __test__ = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepNote:
+    """One sweep that was finished. ``doubtful``: suspects that the second pass neither confirmed nor cleared.
+
+    ``unknown``: too few tests of them were finished. ``spared``: the fault of their leaf switch explains theirs.
+    ``why``: node → what was seen.
+    """
+
+    number: int
+    at_ms: int
+    tests: int
+    took_ms: int = 0
+    certified: tuple[str, ...] = ()
+    bad: tuple[str, ...] = ()
+    doubtful: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    spared: tuple[str, ...] = ()
+    edges: tuple[tuple[str, str], ...] = ()
+    leaves: tuple[str, ...] = ()
+    rails: tuple[int, ...] = ()
+    why: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def blamed(self) -> tuple[Blamed, ...]:
+        """What is at fault; NOTHING alone where nothing is."""
+        found = {
+            Blamed.NODE: self.bad,
+            Blamed.EDGE: self.edges,
+            Blamed.LEAF: self.leaves,
+            Blamed.RAIL: self.rails,
+        }
+        return tuple(what for what, which in found.items() if which) or (Blamed.NOTHING,)
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes were to be tested."""
+        return sum(map(len, (self.certified, self.bad, self.doubtful, self.unknown, self.spared)))
+
+    def in_words(self) -> str:
+        """Say what came of it, in a line."""
+        parts = [f"{len(self.certified)} of {self.nodes} nodes passed {self.tests} pair tests"]
+        for word, names in (
+            ("bad", self.bad),
+            ("suspects", self.doubtful),
+            ("not told", self.unknown),
+            ("edges", tuple(f"{a} - {b}" for a, b in self.edges)),
+            ("leaf switches", self.leaves),
+            ("rails", tuple(str(rail) for rail in self.rails)),
+        ):
+            if names:
+                more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+                parts.append(f"{word}: {', '.join(names[:5])}{more}")
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTests:
+    """The newest test of each kind, and when the node passed last. ``passed_ms``: a test of its own, light or deep."""
+
+    light: TestNote | None = None
+    deep: TestNote | None = None
+    fabric: TestNote | None = None
+    passed_ms: int | None = None
+    deep_ms: int | None = None
+    paired_ms: int | None = None
+    version: str = ""
+    """The boot with which it passed last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSweeps:
+    """The sweeps of a pool: how many, what was blamed how often, and the newest, the last one last."""
+
+    number: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    last: tuple[SweepNote, ...] = ()
+
+
+def with_test(before: NodeTests | None, note: TestNote) -> NodeTests:
+    """Return a node's record with a test taken in."""
+    found = before or NodeTests()
+    passed = note.status is CheckStatus.PASS
+    if note.kind is IdleTest.FABRIC:
+        return replace(found, fabric=note, paired_ms=note.at_ms if passed else found.paired_ms)
+    if note.kind is IdleTest.DEEP:
+        found = replace(found, deep=note, deep_ms=note.at_ms if passed else found.deep_ms)
+    else:
+        found = replace(found, light=note)
+    return replace(found, passed_ms=note.at_ms, version=note.version) if passed else found
+
+
+def with_sweep(before: PoolSweeps | None, note: SweepNote) -> PoolSweeps:
+    """Return a pool's record with a sweep taken in."""
+    found = before or PoolSweeps()
+    counts = dict(found.counts)
+    for what in note.blamed:
+        counts[what.value] = counts.get(what.value, 0) + 1
+    last = (*found.last, note)[-SWEEPS_KEPT:]
+    return PoolSweeps(number=max(found.number, note.number + 1), counts=counts, last=last)
+
+
+def notes_of(sweep: SweepNote) -> dict[str, TestNote]:
+    """Return what a sweep says of each of its nodes."""
+    said = (
+        (sweep.certified, CheckStatus.PASS, "passed its pair tests"),
+        (sweep.bad, CheckStatus.FAIL, ""),
+        (sweep.doubtful, CheckStatus.UNKNOWN, "a suspect: no test against certified nodes decided it"),
+        (sweep.unknown, CheckStatus.UNKNOWN, "too few of its pair tests were finished"),
+        (sweep.spared, CheckStatus.UNKNOWN, "its leaf switch is to blame"),
+    )
+    return {
+        name: TestNote(
+            kind=IdleTest.FABRIC,
+            at_ms=sweep.at_ms,
+            status=status,
+            message=text or sweep.why.get(name, ""),
+            took_ms=sweep.took_ms,
+        )
+        for names, status, text in said
+        for name in names
+    }
