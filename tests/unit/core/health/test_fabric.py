@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -13,6 +14,7 @@ from airyard.core.health.fabric import (
     Outcome,
     PairResult,
     Verdict,
+    against,
     concluded,
     first_pass,
     judged,
@@ -201,3 +203,17 @@ def test_a_pair_at_the_limits_passes_and_a_stopped_one_is_unknown() -> None:
     assert judged(measured(8, stopped=True))[0].outcome is Outcome.UNKNOWN
     # Two pairs have no median worth the name.
     assert judged(measured(2, busbw_gb_s=60.0))[0].outcome is Outcome.PASS
+
+
+def test_only_what_was_measured_alike_is_compared() -> None:
+    summed = [
+        Measured(pair=Pair(a=f"n{number}", b=f"m{number}"), busbw_gb_s=400.0, method="nccl")
+        for number in range(3)
+    ]
+    by_tcp = Measured(pair=Pair(a="a", b="b"), busbw_gb_s=4.0, method="tcp")
+    assert [result.outcome for result in judged([*summed, by_tcp])] == [Outcome.PASS] * 4
+    assert against(by_tcp, summed).outcome is Outcome.PASS
+    slow = replace(by_tcp, method="nccl")
+    assert "between other nodes it is 400" in against(slow, summed[:1]).why
+    assert against(slow, summed[:1], least=2).outcome is Outcome.PASS
+    assert "at least 5 are due" in against(replace(by_tcp, due_gb_s=5.0), ()).why

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airyard.core.health import ladder, machine
-from airyard.core.health.facts import CheckStatus, Remedy, Severity
+from airyard.core.health.facts import CheckStatus, Remedy, Retest, Severity
 from airyard.core.health.states import HealthState, Hit, NodeHealth
 
 MINUTE_MS = 60_000
@@ -48,3 +48,9 @@ def test_on_probation_what_a_job_prints_takes_no_node_out() -> None:
         printed, [replace(hit(confirmed=True, weight=2.0), event_id="e2", rule="s")], 3_000
     )
     assert machine.verdict(little) is None
+
+
+def test_a_test_in_pairs_has_the_time_to_wait_for_idle_nodes() -> None:
+    health = NodeHealth(state=HealthState.RETESTING, since_ms=0, remedy=Remedy.REBOOT, retest=Retest.T4)
+    assert machine.aged(health, ladder.RETEST_MS + 35 * MINUTE_MS) is health
+    assert machine.aged(health, ladder.retest_ms(Retest.T4)).state is HealthState.QUARANTINED
