@@ -174,7 +174,14 @@ STOP = StopRequest(
 CHECKPOINT = Checkpoint(step=7, path="step-7", at_ms=25)
 TRACKING = Tracking(state=TrackingState.OPEN, experiment_id="1", run_id="abc", detail="late")
 LOGS = LogClose(last_seq=12, sha256="ab12")
-MEETING = Meeting(addresses=("10.0.0.1/24",), port=40_001, rdma=True, network="RDMA 1 × 400G InfiniBand")
+MEETING = Meeting(
+    addresses=("10.0.0.1/24",),
+    port=40_001,
+    rdma=True,
+    network="RDMA 1 × 400G InfiniBand",
+    store_port=40_002,
+    facts=(("node", "m1"), ("driver", "570.1")),
+)
 MEMBER = Member(
     index=0,
     node="m1",
