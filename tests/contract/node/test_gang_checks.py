@@ -129,7 +129,10 @@ def test_where_nobody_asked_only_the_driver_counts(tmp_path: Path) -> None:
 def test_a_wrong_sum_takes_out_the_node_that_has_it(tmp_path: Path) -> None:
     gang = Gang(tmp_path, 3, SUMS.replace("WRONG", "[2]"))
     gang.run()
-    assert gang.causes() == {0: ("PLATFORM", ""), 1: ("PLATFORM", ""), 2: ("NODE", "preflight")}
+    causes = gang.causes()
+    assert causes.pop(2) == ("NODE", "preflight")
+    # The others wait to be stopped, or are stopped while they sum still; none starts, none is blamed.
+    assert all(one is not None and one[1] == "" for one in causes.values())
 
 
 @pytest.mark.parametrize(
