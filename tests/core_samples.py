@@ -394,9 +394,7 @@ SAMPLES: tuple[e.Event, ...] = (
         report=1,
         address="10.0.0.1",
         prepared=(("code_ms", 3),),
-        meeting=Meeting(
-            addresses=("10.0.0.1/24",), port=40_001, rdma=True, network="RDMA 1 × 400G InfiniBand"
-        ),
+        meeting=MEETING,
     ),
     e.PortReassigned(run_id=5, attempt=2, report=1, port=20_002),
     e.AttemptReleased(run_id=5, attempt=2, address="10.0.0.1", port=20_002),
