@@ -45,12 +45,28 @@ class GangGate:
         asked = self._order.get("preflight")
         if meeting is None or not asked:
             return meeting
-        return {**meeting, **self._checks().facts(asked)}
+        try:
+            return {**meeting, **self._checks().facts(asked)}
+        except Exception as error:  # a gang of which one node says nothing is not checked
+            self._note(f"preflight: this node says nothing of itself: {type(error).__name__}: {error}")
+            return meeting
 
-    def open(self, go: Mapping[str, Any], then: Callable[[], None]) -> None:
-        """Go on at once where there is nothing to check; else on a thread that may wait."""
+    def open(
+        self, go: Mapping[str, Any], then: Callable[[], None], tell: Callable[[LaunchFailed], None]
+    ) -> None:
+        """Go on at once where there is nothing to check; else on a thread that may wait, and whose bugs are told."""
+
+        def waiting() -> None:
+            try:
+                then()
+            except (
+                Exception
+            ) as error:  # on the runner's own thread it would end the runner; here nobody would know
+                message = f"the command could not be started: {type(error).__name__}: {error}"
+                tell(LaunchFailed(cause="PLATFORM", message=message))
+
         if go.get("gang_checks"):
-            threading.Thread(target=then, name="gang", daemon=True).start()
+            threading.Thread(target=waiting, name="gang", daemon=True).start()
         else:
             then()
 

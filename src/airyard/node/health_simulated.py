@@ -18,6 +18,7 @@ from airyard.checks.kernel_follow import LineFindings
 from airyard.core.health.kernel_watch import KernelWatch
 from airyard.core.health.sightings import Sighting
 from airyard.node.health_settings import HealthSettings
+from airyard.node.pair_simulated import script_of
 
 if TYPE_CHECKING:
     from airyard.checks.gpu_watch import GpuWatch
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 FAULT_FILE = "simulated-faults.jsonl"
 _MOST_BYTES = 1 << 20
 _LONGEST_DOWN_S = 86_400
-_WHAT = ("kernel", "nvml", "port")
+_WHAT = ("kernel", "nvml", "port", "pair")
 _NO_READINGS = frozenset({"index", "uuid", "errors"})
 _KEYS = frozenset({"node", "device", "down_s", *_WHAT})
 
@@ -44,7 +45,8 @@ class SimulatedFaults:
     ``{"node": "sim-8xh100-0", "device": 3, "kernel": "NVRM: Xid (PCI:0000:14:00): 79, ..."}`` is what its kernel says.
     ``{"node": "sim-8xh100-0", "device": 3, "nvml": {"recovery_action": 2}}`` is how its GPU reads from now on, by the
     names of ``checks/nvml.py``. ``{"node": "sim-8xh100-0", "port": "mlx5_0/1", "down_s": 240}`` is an RDMA port that
-    has been down for so long. ``tell`` gets what is wrong with a line, with its number.
+    has been down for so long. ``{"node": "sim-8xh100-0", "pair": {"busbw_share": 0.4}}`` is how it fares in tests of
+    pairs (``pair_simulated.py`` reads it then). ``tell`` gets what is wrong with a line, with its number.
     """
 
     def __init__(self, path: Path, after: int, tell: Callable[[str], None] = _tell) -> None:
@@ -116,6 +118,9 @@ class SimulatedFaults:
         elif what == "nvml":
             gpus = self._gpus.setdefault(node, _SimulatedGpus(devices))
             found = gpus.changed(device, said["nvml"])
+        elif what == "pair":
+            script_of(said["pair"])
+            found = []
         else:
             found = self._ports.setdefault(node, _SimulatedPorts()).down(said["port"], said["down_s"])
         uuid = devices[device] if device is not None else ""

@@ -6,7 +6,7 @@ Owns: that script. Must not know: sockets, the server, what a figure means.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,14 @@ BUSBW_GB_S = 300.0
 DUE_GB_S = 0.85 * BUSBW_GB_S
 LATENCY_P95_US = 20.0
 _MOST_BYTES = 1 << 20
+_MOST_S = 60.0
+_KINDS = {
+    "busbw_share": float,
+    "latency_factor": float,
+    "correct": bool,
+    "errors_grown": int,
+    "seconds": float,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,21 +63,24 @@ def script_for(file: Path, node: str) -> PairScript:
         try:
             said = json.loads(line)
             if said["node"] == node and "pair" in said:
-                return _script(said["pair"])
-        except (ValueError, LookupError, TypeError, AttributeError):
+                return script_of(said["pair"])
+        except (ValueError, LookupError, TypeError):
             continue
     return PairScript()
 
 
-def _script(said: Any) -> PairScript:
+def script_of(said: Any) -> PairScript:
+    """Return what a line's ``pair`` means. Raises: ValueError that says what is wrong with it."""
     if said is None:
         return PairScript()
     if said == "hang":
         return PairScript(hangs=True)
-    return PairScript(
-        busbw_share=float(said.get("busbw_share", 1.0)),
-        latency_factor=float(said.get("latency_factor", 1.0)),
-        correct=bool(said.get("correct", True)),
-        errors_grown=int(said.get("errors_grown", 0)),
-        seconds=min(max(float(said.get("seconds", 0.1)), 0.0), 60.0),
-    )
+    if not isinstance(said, dict) or not said:
+        raise ValueError(f'pair is null, "hang" or an object of {", ".join(_KINDS)}')
+    if unknown := sorted(set(said) - set(_KINDS)):
+        raise ValueError(f"unknown in pair: {', '.join(unknown)}; there are {', '.join(_KINDS)}")
+    for name, value in said.items():
+        if (kind := _KINDS[name]) is not type(value) and not (kind is float and type(value) is int):
+            raise ValueError(f"{name} of pair is no {kind.__name__}: {value!r}")
+    script = PairScript(**said)
+    return replace(script, seconds=min(max(script.seconds, 0.0), _MOST_S))

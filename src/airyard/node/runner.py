@@ -318,7 +318,7 @@ class Runner:
         return GangGate(self._order, node, folder, self._note, lambda: self._state.ending)
 
     def _launch(self, instruction: Launch) -> None:
-        self._gate().open(instruction.go, lambda: self._start(instruction))
+        self._gate().open(instruction.go, lambda: self._start(instruction), self._tell)
 
     def _start(self, instruction: Launch) -> None:
         bench = self._bench

@@ -1,17 +1,14 @@
 """Rounds of checks on nodes, as the server asks agents for them: for a person who waits, and for a mended node.
 
-Owns: what is asked, how long, what an answer comes to, who still waits. Must not know: routes, how an agent is reached,
+Owns: what is asked, how long, what an answer comes to. Must not know: routes, how an agent is reached,
 what a failure does to a node (it is reported, as what a monitor sees).
 """
 
 from __future__ import annotations
 
-import threading
 import time
-import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import structlog
@@ -23,18 +20,15 @@ from airyard.checks.preflight.results import result_from_json
 from airyard.core.actions import RunRetest
 from airyard.core.cluster import Node
 from airyard.core.commands import Command, HealthReported, RetestDone
-from airyard.core.errors import AiryardError, Conflict, NotFound, Unavailable
+from airyard.core.errors import AiryardError, NotFound, Unavailable
 from airyard.core.health.check_events import events_of
 from airyard.core.health.facts import CheckResult, CheckStatus, Retest
 from airyard.core.health.retesting import judged
+from airyard.server.attended import Attended
 from airyard.server.pair_retests import PairRetests
 
 ROUND_S = {Profile.FAST: 120.0, Profile.FULL: 960.0}
 """A round's own deadline on the node, and what reaching it takes."""
-UNATTENDED_S = 60.0
-"""A round for a person is ended when nobody has asked for its results for so long."""
-SIDE_BY_SIDE = 16
-KEPT = 64
 LATER = frozenset({"MACHINE_AWAY", "CHECKS_BUSY", "NODE_IN_USE", "UNKNOWN_NODE"})
 """Refusals that may be over soon: a retest is asked for again."""
 _log = structlog.get_logger("airyard.rounds")
@@ -61,13 +55,6 @@ class Found:
     simulated: bool = False
     reported: int = 0
     """Failures that were reported as the node's health."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Round:
-    asked_s: float
-    over: threading.Event = field(default_factory=threading.Event)
-    found: Found | None = None
 
 
 def find_node(loop: ControlLoop, name: str) -> Node | None:
@@ -118,8 +105,7 @@ class NodeRounds:
         self._report = report
         self._now_ms = now_ms
         self._python = python
-        self._lock = threading.Lock()
-        self._rounds: OrderedDict[str, _Round] = OrderedDict()
+        self._work = Attended[Found]("round of checks")
 
     def begin(self, node_name: str, profile: Profile, by: str) -> str:
         """Begin a round and return its name. Raises: NotFound, Conflict where too many are under way."""
@@ -131,59 +117,27 @@ class NodeRounds:
                 fix="`airyard nodes` lists them",
                 details={"node": node_name},
             )
-        name, mine = uuid.uuid4().hex, _Round(asked_s=time.monotonic())
-        with self._lock:
-            live = sum(not each.over.is_set() for each in self._rounds.values())
-            if live >= SIDE_BY_SIDE:
-                raise Conflict(
-                    f"{live} rounds of checks are under way, the most at a time",
-                    code="TOO_MANY_ROUNDS",
-                    fix="wait for one of them",
-                )
-            self._rounds[name] = mine
-            for old in [key for key, each in self._rounds.items() if each.over.is_set()][: -KEPT or None]:
-                del self._rounds[old]
-        work = threading.Thread(
-            target=self._work, args=(name, mine, node, profile, by), name="round", daemon=True
-        )
-        work.start()
-        return name
+        return self._work.begin(lambda name, should_stop: self._round(name, node, profile, by, should_stop))
 
     def wait(self, name: str, wait_s: float) -> Found | None:
         """Return what a round came to; None while it goes on. Raises: NotFound for one that is not known."""
-        with self._lock:
-            mine = self._rounds.get(name)
-        if mine is None:
-            raise NotFound(
-                f"there is no round of checks {name} (any more); a server that was started again knows none",
-                code="ROUND_NOT_FOUND",
-                fix="ask for the checks again",
-            )
-        mine.asked_s = time.monotonic() + wait_s
-        mine.over.wait(wait_s)
-        return mine.found if mine.over.is_set() else None
+        return self._work.wait(name, wait_s)
 
-    def _work(self, name: str, mine: _Round, node: Node, profile: Profile, by: str) -> None:
+    def _round(
+        self, name: str, node: Node, profile: Profile, by: str, should_stop: Callable[[], bool]
+    ) -> Found:
         found = Found(node=node.name, profile=profile, simulated=node.simulated)
         try:
-            mine.found = found if node.simulated else self._look(name, mine, node, found, by)
+            return found if node.simulated else self._look(name, node, found, by, should_stop)
         except AiryardError as problem:
-            mine.found = replace(found, problem=problem)
+            return replace(found, problem=problem)
         except Exception as error:  # whoever waits hears of it
             _log.exception("round_broke", node=node.name)
             said = f"the checks of {node.name} broke: {type(error).__name__}: {error}"
-            mine.found = replace(found, problem=Unavailable(said))
-        mine.over.set()
+            return replace(found, problem=Unavailable(said))
 
-    def _look(self, name: str, mine: _Round, node: Node, found: Found, by: str) -> Found:
-        results = run_round(
-            self._check_node,
-            node,
-            found.profile,
-            self._python,
-            name,
-            lambda: time.monotonic() - mine.asked_s > UNATTENDED_S,
-        )
+    def _look(self, name: str, node: Node, found: Found, by: str, should_stop: Callable[[], bool]) -> Found:
+        results = run_round(self._check_node, node, found.profile, self._python, name, should_stop)
         events = events_of(
             results,
             round_name=name,

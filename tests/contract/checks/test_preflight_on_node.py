@@ -199,27 +199,6 @@ def test_the_program_of_compute_tests_runs_alone_and_says_what_it_lacks() -> Non
     assert "torch" in outcome.skipped or outcome.values
 
 
-def test_a_sum_over_two_ranks_is_right_by_gloo(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="torch is not installed: the sum by gloo is not tried")
-    import threading
-
-    from airyard.checks.preflight.fabric import Rank, run_rank
-
-    store, found = f"file://{tmp_path}/meet", {}
-
-    def take_part(rank: int) -> None:
-        mine = Rank(rank=rank, world=2, store=store, sizes=(4096,))
-        found[rank] = run_rank(sys.executable, mine, budget_s=100)
-
-    threads = [threading.Thread(target=take_part, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [found[rank].values["wrong"] for rank in range(2)] == [[], []]
-    assert found[0].values["gb_s"]["4096"] > 0
-
-
 @pytest.mark.gpu
 def test_all_compute_checks_say_something_on_a_real_gpu() -> None:
     if not any(Path("/dev").glob("nvidia[0-9]*")):

@@ -9,12 +9,15 @@ import os
 import threading
 import time
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
 from airyard.checks.thresholds import limits, packaged
 from airyard.node import gang_checks
 from airyard.node.gang_checks import GangChecks, GangUnfit, Part
+from airyard.node.gang_gate import GangGate
+from airyard.node.machine_events import LaunchFailed
 
 ARGUMENT = 'while [ "$1" != --joined ]; do shift; done; fd=$2\n'
 SUMS = ARGUMENT + 'echo joined >&$fd; echo \'{"wrong": WRONG, "gb_s": {"4096": 0.1, "16777216": 2.0}}\'\n'
@@ -23,7 +26,10 @@ SUMS = ARGUMENT + 'echo joined >&$fd; echo \'{"wrong": WRONG, "gb_s": {"4096": 0
 class Gang:
     """Members on nodes n0, n1, ...; ``scripts`` are what their interpreters do."""
 
-    def __init__(self, folder: Path, count: int, script: str, *, strict: bool = True) -> None:
+    def __init__(
+        self, folder: Path, count: int, script: str, *, strict: bool = True, generation: str = ""
+    ) -> None:
+        self.generation = generation
         self.folder = folder
         self.count = count
         self.strict = strict
@@ -59,7 +65,7 @@ class Gang:
                 python=self.python,
                 environment=dict(os.environ),
                 before_exec=lambda: None,
-                limits=limits(packaged(), ""),
+                limits=limits(packaged(), self.generation),
             )
             order = {"member": member, "preflight": {"strict": self.strict}}
             try:
@@ -170,6 +176,32 @@ def test_what_is_not_known_lets_the_gang_go_on(
     assert gang.run() == {0: None, 1: None}
     assert all(words in line for line in gang.notes)
     assert list(tmp_path.rglob("gang-*.json")) == []
+
+
+@pytest.mark.parametrize(("strict", "cause"), [(True, "NETWORK"), (False, None)])
+def test_a_sum_that_is_too_slow_is_the_networks_where_the_pool_asked(
+    tmp_path: Path, strict: bool, cause: str | None
+) -> None:
+    gang = Gang(tmp_path, 2, SUMS.replace("WRONG", "[]"), strict=strict, generation="H200")
+    gang.run()
+    first = next(iter(one for one in gang.said.values() if one is not None), None)
+    assert (first.cause if first is not None else None) == cause
+    if not strict:
+        assert any("warn net.all_reduce: all-reduce of 16 MiB at 2.0 GB/s" in line for line in gang.notes)
+
+
+def test_a_bug_between_go_and_the_command_is_told(tmp_path: Path) -> None:
+    """On a thread of its own nobody else would hear of it, and the member would wait for ever."""
+    gate = GangGate({"members": 2}, "n0", tmp_path, lambda line: None, lambda: False)
+    told: SimpleQueue[LaunchFailed] = SimpleQueue()
+
+    def broken() -> None:
+        raise TypeError("a bug")
+
+    gate.open({"gang_checks": {"facts": []}}, broken, told.put)
+    failed = told.get(timeout=30)
+    assert (failed.cause, failed.fault) == ("PLATFORM", "")
+    assert "TypeError: a bug" in failed.message
 
 
 def test_a_member_that_is_to_end_leaves_no_rank_behind(tmp_path: Path) -> None:

@@ -87,6 +87,9 @@ def test_a_port_that_is_down_by_the_time_that_it_is(tmp_path: Path) -> None:
         ({"node": "sim", "nvml": {"links": [True]}}, "nvml needs a device"),
         ({"node": "sim", "device": 0, "nvml": 3}, "nvml is an object of readings"),
         ({"node": "sim", "port": "p"}, "port and down_s go together"),
+        ({"node": "sim", "pair": {"busbw": 0.4}}, "unknown in pair: busbw; there are busbw_share"),
+        ({"node": "sim", "pair": {"busbw_share": "slow"}}, "busbw_share of pair is no float: 'slow'"),
+        ({"node": "sim", "pair": "slow"}, 'pair is null, "hang" or an object'),
         ({"node": "sim", "kernel": XID, "down_s": 3}, "port and down_s go together"),
         ({"node": "sim", "port": "p", "down_s": -1}, "down_s is a number of seconds"),
         ({"node": "sim", "port": 1, "down_s": 9}, "port is a name"),
@@ -101,6 +104,11 @@ def test_a_line_that_is_no_fault_is_told_of_once_and_no_other_is_lost(
     (problem,) = problems
     assert problem.startswith(f"{tmp_path / 'faults'}, line 2: {why}")
     assert problem.endswith("; it is left out")
+
+
+@pytest.mark.parametrize("said", [None, "hang", {"busbw_share": 0.4}, {"seconds": 2, "correct": False}])
+def test_how_a_node_fares_in_pairs_is_no_fault_and_nothing_wrong(tmp_path: Path, said: Any) -> None:
+    assert told(tmp_path, {"node": "sim", "pair": said}) == []
 
 
 def test_a_line_that_never_ends_keeps_no_other_from_being_read(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""The way out of the node under load: each RDMA adapter against itself, and a sum over the run's own nodes.
+"""The way out of the node under load: each RDMA adapter against itself.
 
-Owns: running perftest and a rank of the sum, and their rules. Must not know: which nodes a run has, tournaments.
+Owns: running perftest, and its rule. Must not know: which nodes a run has, tournaments.
 """
 
 from __future__ import annotations
@@ -13,16 +13,12 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from airyard.checks.contract import Check, Probe, Profile, Site, Thresholds, failed, passed, skipped
-from airyard.checks.preflight.compute import CHILD, Outcome, run_child, summed
-from airyard.checks.preflight.setting import setting_of
 from airyard.core.health.facts import CheckResult, CheckStatus, Component, Retest
 
 _ROW = re.compile(r"^\s*\d+\s+\d+\s+[\d.]+\s+([\d.]+)", re.M)
 _LOOPBACK_S = 15.0
-GROUP_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,38 +78,8 @@ def _pair(arguments: list[str]) -> str:
             server.wait(1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rank:
-    """One rank's place in a sum over several nodes. ``store``: where they meet, ``tcp://HOST:PORT``."""
-
-    rank: int
-    world: int
-    store: str
-    backend: str = "gloo"
-    sizes: tuple[int, ...] = ()
-
-
-def run_rank(python: str, rank: Rank, *, budget_s: float = GROUP_S) -> Outcome:
-    """Take part in a sum over many, in a process of its own with a hard deadline. Blocks until it is over."""
-    arguments = [python, str(CHILD), "group", "--backend", rank.backend, "--store", rank.store]
-    arguments += ["--rank", str(rank.rank), "--world", str(rank.world)]
-    if rank.sizes:
-        arguments += ["--sizes", ",".join(str(size) for size in rank.sizes)]
-    return run_child(arguments, budget_s)
-
-
-def collect_group(site: Site) -> Outcome:
-    """Take this node's part in the sum over the run's nodes, where somebody said which they are."""
-    known, python = setting_of(site).known, setting_of(site).python
-    if not {"group_rank", "group_world", "group_store"} <= known.keys() or not python:
-        return Outcome(skipped="needs the run's other nodes, and an environment with torch")
-    rank = Rank(
-        rank=int(known["group_rank"]),
-        world=int(known["group_world"]),
-        store=known["group_store"],
-        backend=known.get("group_backend", "gloo"),
-    )
-    return run_rank(python, rank)
+def collect_group(site: Site) -> None:
+    """Read nothing: the sum is over the nodes of a gang, before its code (``node/gang_checks``)."""
 
 
 def _loopback(read: Loopback, limits: Thresholds) -> Iterator[CheckResult]:
@@ -146,27 +112,10 @@ def _loopback(read: Loopback, limits: Thresholds) -> Iterator[CheckResult]:
         yield passed(name, f"{len(read.gbit_s)} adapters", value=least, threshold=floor, unit="Gb/s")
 
 
-def _group(read: Outcome, limits: Thresholds) -> Iterator[CheckResult]:
-    name = "net.all_reduce"
-    if read.skipped:
-        yield skipped(name, read.skipped)
-        return
-    if read.problem:
-        yield CheckResult(
-            check=name,
-            status=CheckStatus.UNKNOWN,
-            message=f"the sum over the run's nodes says nothing: {read.problem}",
-            next_step="any node or edge may be at fault: test them in pairs",
-            component=Component.NETWORK,
-        )
-        return
-    for found in summed(name, read.values, limits.get("nodes_gb_s"), limits["small_message_share"]):
-        more: dict[str, Any] = {"value": found.value, "threshold": found.threshold, "unit": found.unit}
-        if found.status is CheckStatus.FAIL and found.device is None and not read.values.get("wrong"):
-            step = "any node or edge may be at fault: test them in pairs"
-            yield failed(name, found.message, step, Component.NETWORK, retest=Retest.T4, **more)
-        else:
-            yield found
+def _group(read: None, limits: Thresholds) -> Iterator[CheckResult]:
+    yield skipped(
+        "net.all_reduce", "over the nodes of a gang, before its code; `airyard health pair` tests two"
+    )
 
 
 LOOPBACK = Probe(
@@ -188,7 +137,6 @@ LOOPBACK = Probe(
 GROUP = Probe(
     name="group",
     collect=collect_group,
-    deadline_s=GROUP_S + 10,
     checks=(
         Check(
             name="net.all_reduce",

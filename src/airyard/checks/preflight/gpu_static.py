@@ -23,7 +23,6 @@ class Cards:
     nvml: Gpus = field(default_factory=Gpus)
     module: str = ""
     known_uuids: frozenset[str] = field(default_factory=frozenset)
-    known_driver: str = ""
 
 
 def collect(site: Site) -> Cards:
@@ -33,7 +32,6 @@ def collect(site: Site) -> Cards:
         nvml=nvml.read(),
         module=text_of(site.path("/sys/module/nvidia/version")),
         known_uuids=frozenset(known.get("uuids", "").split()),
-        known_driver=known.get("driver", ""),
     )
 
 
@@ -73,7 +71,6 @@ def _versions(read: Cards, limits: Thresholds) -> Iterator[CheckResult]:
     wanted = {
         "the kernel's module": read.module,
         "NVML's library": _of_library(read.nvml.library, read.nvml.driver),
-        "what the run's other nodes have": read.known_driver,
     }
     for what, version in wanted.items():
         if version and version != read.nvml.driver:
@@ -157,7 +154,7 @@ PROBE = Probe(
             name="card.driver",
             number=3,
             title="driver, library and kernel module",
-            passes="of one version, and that of the run's other nodes",
+            passes="of one version; that of the gang's other nodes, before its code",
             judge=_versions,
             component=Component.DRIVER,
         ),

@@ -28,7 +28,7 @@ class Setting(Site):
     clock_offset_ms: float | None = None
     """This machine's clock less the controller's, where somebody measured it."""
     known: Mapping[str, str] = field(default_factory=dict)
-    """What it was at enrolment, or has to be: ``uuids``, ``driver``, ``vbios``, ``communication``, ``image``."""
+    """What it was at enrolment: ``uuids``, and ``storage_mb_s`` where somebody knows what is usual."""
     limits_file: str = ""
     """A site's own limits over the packaged ones."""
     own_folder: str = ""

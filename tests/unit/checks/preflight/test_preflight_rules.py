@@ -19,7 +19,7 @@ from airyard.checks.preflight.load import Worked
 from airyard.checks.preflight.network import Clock, Peer, Ways, fingerprint
 from airyard.checks.preflight.storage import Speed, Stores
 from airyard.checks.thresholds import limits, packaged
-from airyard.core.health.facts import CheckResult, CheckStatus, Component
+from airyard.core.health.facts import CheckResult, CheckStatus
 
 H100 = limits(packaged(), "H100")
 UNKNOWN_BOARD = limits(packaged(), "")
@@ -73,7 +73,6 @@ def one_card(**changes: Any) -> Cards:
             replace(CARDS, module="", nvml=replace(GPUS, library="570.124.06")),
             [("PASS", None)],
         ),
-        ("card.driver", replace(CARDS, known_driver="580.1"), [("FAIL", None)]),
         ("card.retired_pages", CARDS, [("PASS", None)]),
         (
             "card.retired_pages",
@@ -141,11 +140,7 @@ def test_acs_is_found_behind_other_capabilities_and_in_no_loop() -> None:
         ("net.peers", Ways(peers=(Peer(place="n2:7", took_ms=1.0, mtu=1500),)), "PASS"),
         ("net.peers", Ways(peers=(Peer(place="n2:7", problem="timed out"),)), "FAIL"),
         ("net.peers", Ways(), "SKIP"),
-        ("net.communication", Ways(communication="a", wanted="a"), "PASS"),
-        ("net.communication", Ways(communication="a", wanted="b"), "FAIL"),
         ("net.communication", Ways(communication="a"), "SKIP"),
-        ("host.image", Ways(image="sha256:1", image_wanted="sha256:1"), "PASS"),
-        ("host.image", Ways(image="sha256:1", image_wanted="sha256:2"), "FAIL"),
         ("host.image", Ways(image="sha256:1"), "SKIP"),
     ],
 )
@@ -307,7 +302,3 @@ def test_loopback_and_the_sum_over_nodes() -> None:
     assert parse_bandwidth("Couldn't allocate MR") is None
     read = Loopback(gbit_s={"mlx5_0": 391.0, "mlx5_1": 12.0}, problems={"mlx5_2": "no"})
     assert [r.status.value for r in judged(fabric.LOOPBACK, "rdma.loopback", read)] == ["UNKNOWN", "FAIL"]
-    slow = Outcome(values={"wrong": [], "gb_s": {str(8 * GIB): 20.0}})
-    (found,) = judged(fabric.GROUP, "net.all_reduce", slow)
-    assert (found.status, found.component, found.device) == (CheckStatus.FAIL, Component.NETWORK, None)
-    assert judged(fabric.GROUP, "net.all_reduce", Outcome(problem="late"))[0].status is CheckStatus.UNKNOWN
