@@ -8,16 +8,18 @@ with the same ids, because messages and the mark are written together.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Select, delete, func, select, update
+from sqlalchemy import Connection, Select, delete, func, select, update
 
 from airyard.adapters.journal_rows import event_of
 from airyard.adapters.journal_tables import journal, notice_cursor, notices
 from airyard.adapters.sql_database import Database, database_of, insert_new, upsert
+from airyard.core.errors import Unavailable
 from airyard.core.events import Recorded
 from airyard.ports.notice_store import Message, MessageState
 
@@ -34,6 +36,7 @@ class SqlNoticeStore:
         self._engine = self._database.write_engine(durable=False)
         self._readers = self._database.read_engine()
         self._lock = threading.Lock()
+        self._closed = False
 
     def cursor(self) -> int:
         """Return the last event whose messages are kept; 0 in a journal that has just begun."""
@@ -57,7 +60,7 @@ class SqlNoticeStore:
     def keep(self, messages: Sequence[Message], cursor: int) -> None:
         """Write messages and mark in one transaction."""
         rows = [_values(message) for message in messages]
-        with self._lock, self._database.errors(), self._engine.begin() as writer:
+        with self._writing() as writer:
             if rows:
                 writer.execute(insert_new(self._engine, notices), rows)
             mark = {"one": _CURSOR, "seq": cursor}
@@ -80,7 +83,7 @@ class SqlNoticeStore:
         """Write the outcome of a try; beyond ``MOST_ENDED`` the oldest that have ended go."""
         values = _values(message)
         changed = {name: values[name] for name in ("state", "tries", "next_ms", "error", "ended_ms")}
-        with self._lock, self._database.errors(), self._engine.begin() as writer:
+        with self._writing() as writer:
             writer.execute(update(notices).where(notices.c.message_id == message.message_id).values(changed))
             if message.state is MessageState.WAITING:
                 return
@@ -108,9 +111,19 @@ class SqlNoticeStore:
             return {row[0]: row[1] for row in reader.execute(query)}
 
     def close(self) -> None:
-        """Release the connections."""
-        self._engine.dispose()
+        """Release the connections. A delivery that ends later is refused: its message waits for the next server."""
+        with self._lock:  # what is being written has its connection to its end
+            self._closed = True
+            self._engine.dispose()
         self._readers.dispose()
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        with self._lock:
+            if self._closed:
+                raise Unavailable("the store of notifications is closed")
+            with self._database.errors(), self._engine.begin() as writer:
+                yield writer
 
     def _read(self, query: Select[Any]) -> Sequence[Message]:
         with self._database.errors(), self._readers.begin() as reader:

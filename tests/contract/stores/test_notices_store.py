@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Semaphore, Thread
 
 import pytest
 
@@ -13,6 +14,7 @@ from airyard.adapters.journal_sql import SqlJournal
 from airyard.adapters.notices_sql import SqlNoticeStore
 from airyard.adapters.postgres_engine import PostgresDatabase
 from airyard.adapters.sql_database import Database, database_of
+from airyard.core.errors import Unavailable
 from airyard.core.notices import SOURCES
 from airyard.ports.notice_store import Message, MessageState
 from journal_place import place_of
@@ -140,3 +142,29 @@ def test_what_happened_before_there_were_messages_is_told_to_nobody(
     store = SqlNoticeStore(database)
     assert store.cursor() == end
     store.close()
+
+
+def test_a_store_is_closed_beside_deliveries_that_still_write(place: Path | Database) -> None:
+    """A connection closed under a statement ends the process: closing waits, and what comes later is refused."""
+    store = SqlNoticeStore(place)
+    store.keep([message(number) for number in range(50)], 50)
+    begun, refused = Semaphore(0), []
+
+    def deliver(number: int) -> None:
+        for tries in range(1, 1_000):
+            try:
+                store.note(message(number, tries=tries))
+            except Unavailable as error:
+                refused.append(error)
+                return
+            begun.release()
+
+    threads = [Thread(target=deliver, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(8):
+        assert begun.acquire(timeout=60)
+    store.close()
+    for thread in threads:
+        thread.join(60)
+    assert len(refused) == 4
