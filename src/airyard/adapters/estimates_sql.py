@@ -64,5 +64,6 @@ class SqlEstimateStore:
                 writer.execute(delete(eta_samples).where(eta_samples.c.asked_ms < bound))
 
     def close(self) -> None:
-        """Release the connection."""
-        self._engine.dispose()
+        """Release the connection, once nothing is being written over it."""
+        with self._lock:
+            self._engine.dispose()
