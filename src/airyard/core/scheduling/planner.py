@@ -7,7 +7,7 @@ The book is as it was before once the plan is made: what the plan does becomes t
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from enum import Enum
 
 from airyard.core.placement import Seat
@@ -239,7 +239,7 @@ class _Cycle:
             if not opening and self._could_open(want, pools):
                 return _Turn.LATER
             if window is None:
-                self.window[like] = self._window(want, able)
+                self.window[like] = self._window(want, able, tried=pools)
             elif len(pools) == len(able):
                 self.window[like] = want.bound_ms - 1
         return self._blocked(want, stream, pools)
@@ -316,13 +316,14 @@ class _Cycle:
         to_ms = from_ms + _stays_ms(want)
         return not any(one.bars(slot.view.name, want.project, from_ms, to_ms) for one in barred)
 
-    def _window(self, want: Waiting, pools: dict[str, list[Kind]]) -> int:
+    def _window(self, want: Waiting, pools: dict[str, list[Kind]], *, tried: Container[str]) -> int:
         """Return how long a run of this shape may last to start now beside all promises; 0 when none can.
 
-        Only promises are looked at: where topology or a reservation is in the way, duration is tried out.
+        Only promises are looked at: where topology or a reservation is in the way, duration is tried out. The run
+        did not start in the pools that were ``tried``; of the others, closed to its project, it has shown nothing.
         """
         longest = 0
-        for kinds in pools.values():
+        for pool, kinds in pools.items():
             windows = sorted(
                 (
                     self.holds.window_ms(slot, want.devices_per_node)
@@ -332,7 +333,8 @@ class _Cycle:
                 reverse=True,
             )
             if len(windows) >= want.nodes:
-                longest = max(longest, min(windows[want.nodes - 1], want.bound_ms - 1))
+                window = windows[want.nodes - 1]
+                longest = max(longest, min(window, want.bound_ms - 1) if pool in tried else window)
         return longest
 
     # A run that is blocked.
