@@ -93,6 +93,7 @@ POLICY = Policy(
             prolog=NodeCommand(command="check", timeout_ms=5_000),
             epilog=NodeCommand(command="clean", timeout_ms=6_000),
             preflight=Preflight.FULL,
+            thresholds=(("H100", "nvlinks", 12.0), ("all", "cpus_least", 8.0)),
         ),
     ),
     projects=(

@@ -91,3 +91,55 @@ def test_a_node_that_fails_a_check_is_cordoned_and_the_run_goes_on_elsewhere_for
         for node in json.loads(yard.run("nodes", "-o", "json").stdout)["data"]["nodes"]:
             if node.get("cordon"):
                 yard.run("uncordon", node["name"])
+
+
+def test_a_pool_has_limits_of_its_own_and_another_one_does_not_mind(yard: Yard) -> None:
+    declared = yard.work / "yard.yaml"
+    declared.write_text("pools:\n  big: {accelerator: GPU_1xA10, thresholds: {all: {memory_gb_least: 9}}}\n")
+    refused = yard.run("apply", "-f", str(declared))
+    assert refused.returncode == 2, refused.stderr
+    for words in (
+        "yard.yaml:2:",
+        "pools.big.thresholds.all.memory_gb_least",
+        "did you mean 'memory_gib_least'?",
+    ):
+        assert words in refused.stdout + refused.stderr
+    names = [
+        node["name"]
+        for node in json.loads(yard.run("nodes", "-o", "json").stdout)["data"]["nodes"]
+        if node["accelerator"] == "GPU_1xA10"
+    ]
+    declared.write_text(
+        f"pools:\n  big: {{accelerator: GPU_1xA10, nodes: [{names[0]}], preflight: fast,"
+        " thresholds: {all: {memory_gib_least: 9000000}}}\n"
+        "  usual: {accelerator: GPU_1xA10, preflight: fast}\n"
+    )
+    assert yard.run("apply", "-f", str(declared)).returncode == 0
+    try:
+        pools = json.loads(yard.run("pools", "-o", "json").stdout)["data"]["pools"]
+        (rules,) = [pool["rules"] for pool in pools if pool["name"] == "big"]
+        assert rules["thresholds"] == {"all": {"memory_gib_least": 9000000.0}}
+        workload = yard.write("limited", "echo here", accelerator="GPU_1xA10")
+        started = yard.run("run", workload, "--override", "compute.pool_id=big", "-o", "json")
+        assert started.returncode == 0, started.stderr
+        run_id = str(json.loads(started.stdout)["data"]["run_id"])
+        deadline = time.monotonic() + 90
+        while True:
+            run = json.loads(yard.run("get", run_id, "-o", "json").stdout)["data"]
+            failure = (run["attempts"] or [{}])[0].get("failure")
+            if failure:
+                break
+            assert time.monotonic() < deadline, run
+            time.sleep(0.1)
+        yard.run("cancel", run_id)
+        assert "failed host.memory_size" in failure["message"]
+        assert "limit 9e+06 GiB: memory_gib_least of pool big" in failure["message"]
+        fine = yard.run("run", workload, "--override", "compute.pool_id=usual", "-o", "json")
+        assert fine.returncode == 0, fine.stderr
+        until(yard, str(json.loads(fine.stdout)["data"]["run_id"]), "SUCCEEDED")
+    finally:
+        declared.write_text("pools: {}\n")
+        yard.run("apply", "-f", str(declared))
+        for node in json.loads(yard.run("nodes", "-o", "json").stdout)["data"]["nodes"]:
+            if node.get("cordon"):
+                yard.run("uncordon", node["name"])

@@ -52,13 +52,17 @@ class Thresholds:
     values: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     generation: str = ""
+    asked: set[str] = field(default_factory=set, compare=False)
+    """Names that were asked for, until somebody clears it: who judges a check learns which limits it went by."""
 
     def __getitem__(self, name: str) -> float:
         """Raises: KeyError for a name that no file has."""
+        self.asked.add(name)
         return self.values[name]
 
     def get(self, name: str) -> float | None:
         """Return a limit, None where this generation has none."""
+        self.asked.add(name)
         return self.values.get(name)
 
 

@@ -5,6 +5,7 @@ Owns: the file's form, and which generation a GPU is of. Must not know: what a l
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -14,8 +15,13 @@ from typing import Any
 
 from airyard.checks.contract import Thresholds
 from airyard.core.errors import UserError
+from airyard.core.health.limit_names import EVERYWHERE, NAMES, TABLES
 
 VERSION = 1
+SITE = "site"
+"""The source of what a machine's own file gives without one."""
+OF_POOL = "pool"
+"""How the source of a pool's limit begins; its name follows."""
 _GENERATIONS = re.compile(r"\b(GB300|B300|GB200|B200|GH200|H200|H100|H800|A100|A800)\b", re.IGNORECASE)
 _SAME = {"GB300": "B300", "GB200": "B200", "H800": "H100", "A800": "A100"}
 _ONE_SOCKET = re.compile(r"PCIe|NVL\b", re.IGNORECASE)
@@ -57,25 +63,48 @@ def _group(name: str, group: str, values: Any) -> dict[str, tuple[float, str]]:
     read: dict[str, tuple[float, str]] = {}
     for key, given in values.items():
         value, source = (
-            (given.get("value"), given.get("source")) if isinstance(given, Mapping) else (given, "site")
+            (given.get("value"), given.get("source")) if isinstance(given, Mapping) else (given, SITE)
         )
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise _refusal(name, f"[{group}] {key} is no number: {value!r}")
-        if value < 0:
-            raise _refusal(name, f"[{group}] {key} is below zero: {value}")
-        read[key] = (float(value), str(source or "site"))
+        if not (math.isfinite(value) and value >= 0):
+            raise _refusal(name, f"[{group}] {key} is no number from 0: {value}")
+        read[key] = (float(value), str(source or SITE))
     return read
 
 
 def merged(base: Table, own: Table, name: str) -> Table:
     """Put a site's own limits over others. Raises: UserError for a key that no check asks for."""
-    known = {key for group in base.values() for key in group}
     for group, values in own.items():
+        if group not in TABLES:
+            raise _refusal(name, f"[{group}] is neither [all] nor a generation ({', '.join(TABLES[1:])})")
         for key in values:
-            if key not in known:
+            if key not in NAMES:
                 raise _refusal(name, f"[{group}] {key}: no check asks for it")
+    return _over(base, own)
+
+
+def of_pool(base: Table, tables: Mapping[str, Mapping[str, Any]], pool: str) -> Table:
+    """Put a pool's limits over others. What this release has no check for is left out: a newer server may say it."""
+    own = {
+        group: {name: (float(value), f"{OF_POOL} {pool}") for name, value in values.items() if name in NAMES}
+        for group, values in tables.items()
+        if group in TABLES
+    }
+    return _over(base, own)
+
+
+def _over(base: Table, own: Table) -> Table:
+    """What the upper layer says for all goes before what the lower one says for a generation."""
+    everywhere = own.get(EVERYWHERE, {})
     groups = {**base, **{group: {} for group in own if group not in base}}
-    return {group: {**values, **own.get(group, {})} for group, values in groups.items()}
+    return {
+        group: {
+            **{name: value for name, value in values.items() if name not in everywhere},
+            **own.get(group, {}),
+        }
+        for group, values in groups.items()
+    }
 
 
 def load(own: Path | None = None) -> Table:
@@ -89,9 +118,14 @@ def load(own: Path | None = None) -> Table:
     return merged(packaged(), parse(text, str(own)), str(own))
 
 
+def is_own(source: str) -> bool:
+    """True for the source of a limit that a machine or a pool set."""
+    return source == SITE or source.startswith(f"{OF_POOL} ")
+
+
 def limits(table: Table, generation: str) -> Thresholds:
     """Return the limits for one generation."""
-    chosen = {**table.get("all", {}), **table.get(generation, {})}
+    chosen = {**table.get(EVERYWHERE, {}), **table.get(generation, {})}
     return Thresholds(
         values={key: value for key, (value, _) in chosen.items()},
         sources={key: source for key, (_, source) in chosen.items()},

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from airyard.core.cluster import Node
+from airyard.core.health.limit_names import Limit
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -89,6 +90,8 @@ class PoolPolicy:
     prolog: NodeCommand | None = None
     epilog: NodeCommand | None = None
     preflight: Preflight = Preflight.AUTO
+    thresholds: tuple[Limit, ...] = ()
+    """Limits of health checks for its nodes, over the packaged ones and those of the machine; sorted."""
 
     def takes(self, node: Node) -> bool:
         """True when the node is of the pool's type, labels and names; an earlier pool may have it all the same."""

@@ -5,10 +5,11 @@ Owns: that form. Must not know: whether a policy makes sense, YAML. Durations ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from airyard.core.health.limit_names import Limit
 from airyard.core.policy import (
     DAY_MS,
     EVERYBODY,
@@ -57,7 +58,32 @@ def pool_to_json(pool: PoolPolicy) -> dict[str, Any]:
         "prolog": _command_to_json(pool.prolog),
         "epilog": _command_to_json(pool.epilog),
         "preflight": pool.preflight.value,
+        "thresholds": limits_to_json(pool.thresholds),
     }
+
+
+def told_limits(pool: PoolPolicy) -> dict[str, Any]:
+    """Return what a node is told of its pool's limits of checks; nothing where it has none."""
+    if not pool.thresholds:
+        return {}
+    return {"limits": {"pool": pool.name, "tables": limits_to_json(pool.thresholds)}}
+
+
+def limits_to_json(limits: Iterable[Limit]) -> dict[str, dict[str, float]]:
+    """Return limits of checks as tables, the form of a file of limits."""
+    tables: dict[str, dict[str, float]] = {}
+    for table, name, value in limits:
+        tables.setdefault(table, {})[name] = value
+    return tables
+
+
+def limits_from_json(tables: Mapping[str, Mapping[str, float]]) -> tuple[Limit, ...]:
+    """Rebuild from ``limits_to_json``, sorted."""
+    return tuple(
+        sorted(
+            (table, name, float(value)) for table, values in tables.items() for name, value in values.items()
+        )
+    )
 
 
 def _command_to_json(command: NodeCommand | None) -> dict[str, Any] | None:
@@ -117,6 +143,7 @@ def _pool(data: Mapping[str, Any]) -> PoolPolicy:
         prolog=_command(data.get("prolog")),
         epilog=_command(data.get("epilog")),
         preflight=Preflight(data.get("preflight", Preflight.AUTO.value)),
+        thresholds=limits_from_json(data.get("thresholds", {})),
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 
+from airyard.core.health.limit_names import NAMES, TABLES
 from airyard.core.policy import (
     DEFAULT_PROJECT,
     EVERYBODY,
@@ -134,12 +135,35 @@ def _pool(pool: PoolPolicy) -> Iterator[Problem]:
     for name, command in (("prolog", pool.prolog), ("epilog", pool.epilog)):
         if command is not None:
             yield from _node_command((*here, name), name, command)
+    yield from _limits((*here, "thresholds"), pool)
     if not 0 <= pool.reservations <= MAX_RESERVATIONS:
         yield _bad(
             (*here, "reservations"),
             f"{pool.reservations} reservations of blocked runs; 0 to {MAX_RESERVATIONS} are possible",
             "8 is the default; 0 holds nothing back for runs that are blocked",
         )
+
+
+def _limits(here: Path, pool: PoolPolicy) -> Iterator[Problem]:
+    for table, name, value in pool.thresholds:
+        if table not in TABLES:
+            yield _bad(
+                (*here, table),
+                f"there are no limits for {table!r} in pool {pool.name}{near(table, TABLES)}",
+                f"the tables are {', '.join(TABLES)}",
+            )
+        elif name not in NAMES:
+            yield _bad(
+                (*here, table, name),
+                f"no check asks for a limit {name!r}, table {table} of pool {pool.name}{near(name, NAMES)}",
+                "docs/health.md names the limits",
+            )
+        elif not (math.isfinite(value) and value >= 0):
+            yield _bad(
+                (*here, table, name),
+                f"the limit {name} of pool {pool.name} is {value:g}",
+                "give a number from 0, or leave it out: then the machine's limit holds, or the packaged one",
+            )
 
 
 def _node_command(here: Path, name: str, command: NodeCommand) -> Iterator[Problem]:

@@ -28,12 +28,13 @@ import airyard
 from airyard.checks.contract import Thresholds
 from airyard.checks.preflight.compute import CHILD, summed
 from airyard.checks.preflight.network import communication, fingerprint
-from airyard.checks.thresholds import VERSION, generation_of, limits, load
+from airyard.checks.thresholds import VERSION, generation_of, limits, load, of_pool
 from airyard.core.errors import UserError
 from airyard.core.health.facts import CheckStatus
 from airyard.core.health.gangs import SURE, Facts, Odd, certified, group_key, odd_ones
 from airyard.node.exit_record import boot_id, read_json, write_json_by_rename
 from airyard.node.launch import signal_group
+from airyard.node.preflight import mark_of
 
 FAULT = "preflight"
 CHECK = "net.all_reduce"
@@ -108,7 +109,8 @@ class GangChecks:
         facts: dict[int, Facts] = dict(enumerate(asked["facts"]))
         member, strict = int(order["member"]), bool((order.get("preflight") or {}).get("strict"))
         self._compare(facts, member, strict=strict)
-        key = group_key(facts, f"{airyard.__version__}/{VERSION}")
+        limits = mark_of((order.get("preflight") or {}).get("limits"))
+        key = group_key(facts, f"{airyard.__version__}/{VERSION}{limits}")
         if certified(facts, key) or part.python is None:
             return
         began = time.monotonic()
@@ -300,12 +302,14 @@ class _Rank:
 
 
 def limits_of(asked: Mapping[str, Any], node_folder: Path) -> Thresholds:
-    """Return the limits of the node that checks were asked for; a site's file with an error counts for nothing here."""
+    """Return the limits of the node that checks were asked for; a machine's file with an error counts for nothing."""
     file = node_folder / "thresholds.toml"
     try:
         table = load(file if file.is_file() else None)
     except UserError:
         table = load()
+    if told := asked.get("limits"):
+        table = of_pool(table, told["tables"], told["pool"])
     return limits(table, generation_of(str(asked.get("model") or "")))
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from airyard.checks.contract import Profile
 from airyard.checks.preflight import certificate
+from airyard.checks.preflight.certificate import Identity
 from airyard.checks.preflight.results import result_to_json
 from airyard.core.health.facts import CheckResult, CheckStatus, Component
 from airyard.node import preflight
@@ -70,8 +71,8 @@ class NodeChecks:
     ) -> Callable[[], dict[str, Any]]:
         """Return the work of a round; the same name again replaces the first, which is ended.
 
-        ``asked``: ``name, node, profile, python``. ``busy``: a member lives on the node. ``is_wanted``: somebody waits
-        for the answer still. Raises: ChecksRefused, ValueError, KeyError.
+        ``asked``: ``name, node, profile, python, limits`` (those of its pool). ``busy``: a member lives on the node.
+        ``is_wanted``: somebody waits for the answer still. Raises: ChecksRefused, ValueError, KeyError.
         """
         name, profile = str(asked["name"]), Profile(asked["profile"])
         if node is None:
@@ -79,7 +80,7 @@ class NodeChecks:
         if busy and profile is Profile.FULL:
             message = f"runs are on {node.name}: a full round would disturb them"
             raise ChecksRefused("NODE_IN_USE", message)
-        python = "" if busy else str(asked.get("python") or "")
+        python, limits = "" if busy else str(asked.get("python") or ""), asked.get("limits")
         with self._lock:
             for other in self._running:
                 if other.name != name and not other.over.is_set():
@@ -92,7 +93,7 @@ class NodeChecks:
 
         def work() -> dict[str, Any]:
             try:
-                return self._check(mine, node, profile, python, is_wanted)
+                return self._check(mine, node, profile, python, limits, is_wanted)
             finally:
                 with self._lock:
                     self._running.remove(mine)
@@ -119,11 +120,17 @@ class NodeChecks:
         self.pool.shutdown(wait=False, cancel_futures=True)
 
     def _check(
-        self, mine: Round, node: Node, profile: Profile, python: str, is_wanted: Callable[[], bool]
+        self,
+        mine: Round,
+        node: Node,
+        profile: Profile,
+        python: str,
+        limits: Mapping[str, Any] | None,
+        is_wanted: Callable[[], bool],
     ) -> dict[str, Any]:
         began = time.monotonic()
         uuids = [device.uuid for device in node.devices] if node.model is not None else []
-        setting = preflight.setting_of(python, uuids, self._node_folder)
+        setting = preflight.setting_of(python, uuids, self._node_folder, limits)
         wish = {"profile": profile.value, "nice": NICE, "setting": setting.as_json()}
         try:
             results = preflight.check(
@@ -135,27 +142,21 @@ class NodeChecks:
             return {"state": "silent", "results": []}
         kept = of_node(results, node)
         if node.model is not None:
-            self._certify(node, uuids, profile, kept, whole=mine.heavy)
+            identity = preflight.identity_of(node.name, uuids, self._node_folder, limits)
+            self._certify(identity, profile, kept, whole=mine.heavy)
         told = [result_to_json(one) for one in kept]
         return {"state": "done", "results": told, "took_s": round(time.monotonic() - began, 1)}
 
     def _certify(
-        self,
-        node: Node,
-        uuids: Sequence[str],
-        profile: Profile,
-        results: Sequence[CheckResult],
-        *,
-        whole: bool,
+        self, identity: Identity, profile: Profile, results: Sequence[CheckResult], *, whole: bool
     ) -> None:
         """Keep what was passed for the next start, where GPUs had to work; what failed voids what was passed before."""
-        path = preflight.certificate_path(self._node_folder, node.name)
+        path = preflight.certificate_path(self._node_folder, identity.node)
         if any(one.status is CheckStatus.FAIL for one in results):
             certificate.revoke(path)
         if not whole:
             return
         now_ms = time.time_ns() // 1_000_000
-        identity = preflight.identity_of(node.name, uuids, self._node_folder)
         kept = certificate.load(path)
         if profile is Profile.FAST and kept is not None and kept.holds(identity, Profile.FULL, now_ms):
             return  # it says more than this round

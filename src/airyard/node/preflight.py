@@ -9,6 +9,7 @@ What is not known lets the member go on: a check that crashed, is late or does n
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -69,13 +70,14 @@ def run(
     profile = Profile(asked["profile"])
     mine = tuple(uuid for uuid in str(order.get("visible_devices") or "").split(",") if uuid)
     path = certificate_path(node_folder, node)
-    now = identity_of(node, mine, node_folder)
+    limits = asked.get("limits")
+    now = identity_of(node, mine, node_folder, limits)
     kept = certificate.load(path)
     if kept is not None and kept.holds(now, profile, _now_ms()):
         return
     began = time.monotonic()
     python = str((order.get("environment") or {}).get("python") or "")
-    setting = setting_of(python, asked.get("uuids") or (), node_folder)
+    setting = setting_of(python, asked.get("uuids") or (), node_folder, limits)
     wish = {"profile": profile.value, "setting": setting.as_json()}
     results = check(wish, DEADLINE_S[profile], should_stop)
     if results is None:
@@ -102,15 +104,29 @@ def certificate_path(node_folder: Path, node: str) -> Path:
     return node_folder / "certificates" / f"{node}.json"
 
 
-def identity_of(node: str, uuids: Sequence[str], node_folder: Path) -> Identity:
-    """Read what a certificate is bound to, without starting anything: new limits or own checks void it."""
+def identity_of(
+    node: str, uuids: Sequence[str], node_folder: Path, limits: Mapping[str, Any] | None = None
+) -> Identity:
+    """Read what a certificate is bound to, without starting anything: new limits or own checks void it.
+
+    ``limits``: those of the pool, as it told them.
+    """
     return Identity(
         node=node,
         boot_id=_read(Path("/proc/sys/kernel/random/boot_id")),
         driver=_read(Path("/sys/module/nvidia/version")),
         uuids=tuple(sorted(uuids)),
-        rules=f"{airyard.__version__}/{VERSION}{_changed(_limits(node_folder))}{_changed(_own(node_folder))}",
+        rules=f"{airyard.__version__}/{VERSION}{_changed(_limits(node_folder))}{_changed(_own(node_folder))}"
+        f"{mark_of(limits)}",
     )
+
+
+def mark_of(limits: Mapping[str, Any] | None) -> str:
+    """Return a mark of a pool's limits that changes with them; empty without any. The pool's name does not matter."""
+    if not limits:
+        return ""
+    text = json.dumps(limits["tables"], sort_keys=True)
+    return f"/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def refusing(results: Sequence[CheckResult], devices: Sequence[int], *, strict: bool) -> list[CheckResult]:
@@ -134,8 +150,9 @@ def unfit(node: str, against: Sequence[CheckResult]) -> Unfit:
     first = against[0]
     message = f"preflight: node {node} failed {first.check}: {first.message}"
     if first.value is not None and first.threshold is not None:
+        unit, whose = f" {first.unit}" if first.unit else "", first.details.get("limit", "")
         message += (
-            f" (measured {first.value:g}, limit {first.threshold:g}{f' {first.unit}' if first.unit else ''})"
+            f" (measured {first.value:g}, limit {first.threshold:g}{unit}{f': {whose}' if whose else ''})"
         )
     if first.next_step:
         message += f"; next: {first.next_step}"
@@ -187,14 +204,21 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         process.wait(_KILL_S)
 
 
-def setting_of(python: str, uuids: Sequence[str], node_folder: Path) -> Setting:
-    """Return what checks of a node of this machine are told: ``python`` has torch, ``uuids`` are its GPUs."""
+def setting_of(
+    python: str, uuids: Sequence[str], node_folder: Path, of_pool: Mapping[str, Any] | None = None
+) -> Setting:
+    """Return what checks of a node of this machine are told: ``python`` has torch, ``uuids`` are its GPUs.
+
+    ``of_pool``: the pool's limits, as it told them.
+    """
     limits, own = _limits(node_folder), _own(node_folder)
     return Setting(
         data_folder=node_folder,
         python=python,
         known={"uuids": " ".join(uuids)},
         limits_file=str(limits) if limits.is_file() else "",
+        pool=of_pool["pool"] if of_pool else "",
+        pool_limits=of_pool["tables"] if of_pool else {},
         own_folder=str(own) if own.is_dir() else "",
     )
 

@@ -62,7 +62,7 @@ from airyard.ports.tracker import Metric, TrackedRun
 from airyard.server.gauges import Gauges
 from airyard.server.idle_rounds import IdleRounds, IdleSettings
 from airyard.server.judges import Judges
-from airyard.server.node_rounds import NodeRounds, Retests, find_node
+from airyard.server.node_rounds import NodeRounds, Retests, find_node, limits_told
 from airyard.server.pair_retests import PairRetests
 from airyard.server.pair_rounds import PairRounds
 from airyard.server.remedies import Remedies
@@ -184,7 +184,7 @@ class Effects:
         self._idle = IdleRounds(
             read=loop.peek,
             tell=lambda command: loop.submit(command).result(timeout=REPORT_S),
-            check_node=self._engine.check_node,
+            check_node=self._check_idle,
             measure=self.pairs.measure,
             now_ms=now_ms,
             python=self._test_python,
@@ -199,7 +199,14 @@ class Effects:
         """Have a node checked for somebody who waits: tests that nobody waits for make room."""
         if self._idle is not None:
             self._idle.make_room(machine)
-        return self._engine.check_node(machine, asked, should_stop=should_stop)
+        return self._check_idle(machine, asked, should_stop=should_stop)
+
+    def _check_idle(
+        self, machine: str, asked: Mapping[str, Any], *, should_stop: Callable[[], bool]
+    ) -> Mapping[str, Any]:
+        """Have a node checked by the limits of its pool."""
+        limits = limits_told(self._loop, str(asked["node"])) if self._loop is not None else {}
+        return self._engine.check_node(machine, {**asked, **limits}, should_stop=should_stop)
 
     def _pair_nodes(
         self, machines: tuple[str, str], asked: Mapping[str, Any], *, should_stop: Callable[[], bool]

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from airyard.app.control import Control
 from airyard.app.loop import ControlLoop
 from airyard.checks.catalogue import is_sure
 from airyard.checks.contract import Profile
@@ -24,6 +25,7 @@ from airyard.core.errors import AiryardError, NotFound, Unavailable
 from airyard.core.health.check_events import events_of
 from airyard.core.health.facts import CheckResult, CheckStatus, Retest
 from airyard.core.health.retesting import judged
+from airyard.core.policy_json import told_limits
 from airyard.server.attended import Attended
 from airyard.server.pair_retests import PairRetests
 
@@ -60,6 +62,16 @@ class Found:
 def find_node(loop: ControlLoop, name: str) -> Node | None:
     """Return a node as the newest commit left it."""
     return loop.peek(lambda control: control.state.nodes.get(name))
+
+
+def limits_told(loop: ControlLoop, node: str) -> dict[str, Any]:
+    """Return what a node is told of the limits of its pool, as they are now; nothing where there are none."""
+
+    def read(control: Control) -> dict[str, Any]:
+        known, policy = control.state.nodes.get(node), control.state.policy
+        return told_limits(policy.pool(policy.pool_of(known))) if known is not None else {}
+
+    return loop.peek(read)
 
 
 def run_round(

@@ -28,6 +28,7 @@ from airyard.core.policy import (
     UserLimits,
     UserPolicy,
 )
+from airyard.core.policy_json import limits_from_json
 from airyard.core.policy_rules import Rule, inner_problems
 from airyard.spec.catalogue import keys_of
 from airyard.spec.document import MAX_BYTES, Document, parse_document
@@ -298,6 +299,7 @@ def _pool(name: str, block: PoolBlock) -> PoolPolicy:
         prolog=_node_command(block.prolog),
         epilog=_node_command(block.epilog),
         preflight=plain.preflight if block.preflight is None else block.preflight,
+        thresholds=limits_from_json(block.thresholds or {}),
     )
 
 

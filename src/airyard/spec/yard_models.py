@@ -111,6 +111,11 @@ class PoolBlock(Block):
         "auto: fast on nodes with real GPUs, of which only hardware, driver and disk count; off elsewhere.",
         shown_default="auto",
     )
+    thresholds: dict[str, dict[str, Amount]] | None = setting(
+        "Limits of health checks on its nodes, by table (all, or a generation such as H100) and name. They go before "
+        "the limits of a machine and the packaged ones.",
+        shown_default="none",
+    )
 
 
 class ShareBlock(Block):

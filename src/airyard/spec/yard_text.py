@@ -11,6 +11,7 @@ import yaml
 
 from airyard.core.policy import EVERYBODY, NodeCommand, Policy, PoolPolicy, ProjectPolicy, Share, Slicing
 from airyard.core.policy_diff import duration_text
+from airyard.core.policy_json import limits_to_json
 
 _EMPTY = "# Nothing is declared: one pool for each accelerator type, any project, every class open to everybody.\n{}\n"
 
@@ -52,6 +53,11 @@ def _pool(pool: PoolPolicy) -> dict[str, Any]:
             out[name] = _node_command(command)
     if pool.preflight is not plain.preflight:
         out["preflight"] = pool.preflight.value
+    if pool.thresholds:
+        out["thresholds"] = {
+            table: {name: _number(value) for name, value in values.items()}
+            for table, values in limits_to_json(pool.thresholds).items()
+        }
     return out
 
 

@@ -52,6 +52,9 @@ class PoolPart(Part):
     prolog: NodeCommandPart | None = None
     epilog: NodeCommandPart | None = None
     preflight: Literal["auto", "off", "fast", "full"] = "auto"
+    thresholds: Annotated[
+        dict[Name, Annotated[dict[Name, Number], Field(max_length=1000)]], Field(max_length=100)
+    ] = Field(default_factory=dict)
 
 
 class SharePart(Part):
@@ -200,6 +203,7 @@ class PoolRulesDoc(Answer):
     prolog: NodeCommandDoc | None
     epilog: NodeCommandDoc | None
     preflight: str
+    thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
 
 
 class PoolDoc(Answer):

@@ -163,6 +163,21 @@ def test_limits_with_an_error_leave_the_last_good_ones_and_new_ones_void_a_certi
     assert "the packaged limits hold" in told[0].message
 
 
+def test_the_limits_of_a_pool_go_before_the_machines_and_void_a_certificate_of_others(
+    gpus: FakeGpus, tmp_path: Path
+) -> None:
+    (tmp_path / "thresholds.toml").write_text("version = 1\n[all]\nidle_temperature_warn = 30\n")
+    hot = {"pool": "train", "tables": {"all": {"idle_temperature_warn": 90}}}
+    assert not any("gpu.temperature" in line for line in go(tmp_path, order(limits=hot)))
+    assert go(tmp_path, order(limits={**hot, "pool": "other"})) == [], "the same limits by another name"
+    assert any("warn gpu.temperature" in line for line in go(tmp_path, order())), "no pool's limits: void"
+    hard = {"pool": "train", "tables": {"all": {"memory_gib_least": 10_000_000}}}
+    with pytest.raises(
+        Unfit, match=r"host.memory_size: .*limit 1e\+07 GiB: memory_gib_least of pool train\)"
+    ):
+        go(tmp_path, {**order(limits=hard, strict=True)})
+
+
 def test_a_child_that_is_late_is_killed_with_all_it_started(tmp_path: Path) -> None:
     child = tmp_path / "pid"
     script = f"sleep 600 & echo $! > {child}; wait"

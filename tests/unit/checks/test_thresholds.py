@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from airyard.checks.thresholds import generation_of, limits, load, packaged
+from airyard.checks.thresholds import generation_of, limits, load, of_pool, packaged
 from airyard.core.errors import UserError
+from airyard.core.health.limit_names import NAMES, TABLES
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,9 @@ def test_a_generation_has_its_own_limits_over_those_of_all() -> None:
         ("version = 2\n", "its version is 2; this release reads 1"),
         ("version = 1\n[H100]\nnvlinks = 'x'\n", "[H100] nvlinks is no number: 'x'"),
         ("version = 1\n[H100]\nnvlinks = true\n", "[H100] nvlinks is no number: True"),
-        ("version = 1\n[H100]\nnvlinks = -1\n", "[H100] nvlinks is below zero: -1"),
+        ("version = 1\n[H100]\nnvlinks = -1\n", "[H100] nvlinks is no number from 0: -1"),
+        ("version = 1\n[H100]\nnvlinks = nan\n", "[H100] nvlinks is no number from 0: nan"),
+        ("version = 1\n[h100]\nnvlinks = 1\n", "[h100] is neither [all] nor a generation"),
         ("version = 1\n[H100]\nnvlink = 12\n", "[H100] nvlink: no check asks for it"),
         ("version = 1\nnvlinks = 12\n", "nvlinks is no table"),
         ("version = 1\n[H100\n", "line 2"),
@@ -67,9 +70,32 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_own_limits_change_what_they_name_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "limits.toml"
-    path.write_text("version = 1\n[all]\ndisk_free_gib_warn = 5\n[L40S]\nnvlinks = 0\n")
+    path.write_text("version = 1\n[all]\ndisk_free_gib_warn = 5\n[GH200]\nnvlinks = 0\n")
     table = load(path)
-    assert limits(table, "L40S")["nvlinks"] == 0
+    assert limits(table, "GH200")["nvlinks"] == 0
     assert limits(table, "H100")["disk_free_gib_warn"] == 5
     assert limits(table, "H100").sources["disk_free_gib_warn"] == "site"
     assert limits(table, "H100")["nvlinks"] == 18
+
+
+def test_the_names_and_tables_known_without_the_file_are_those_of_the_file() -> None:
+    table = packaged()
+    assert {name for values in table.values() for name in values} == NAMES
+    assert set(table) <= set(TABLES)
+
+
+def test_an_upper_layer_goes_before_a_lower_one_whatever_its_table(tmp_path: Path) -> None:
+    path = tmp_path / "limits.toml"
+    path.write_text("version = 1\n[all]\nnvlinks = 4\ncopy_gb_s = 30\n[A100]\nnvlinks = 6\n")
+    table = of_pool(load(path), {"all": {"copy_gb_s": 20}, "H100": {"nvlinks": 10}}, "train")
+    h100, a100 = limits(table, "H100"), limits(table, "A100")
+    assert (h100["nvlinks"], h100.sources["nvlinks"]) == (10, "pool train")
+    assert (h100["copy_gb_s"], a100["copy_gb_s"], limits(table, "")["copy_gb_s"]) == (20, 20, 20)
+    assert (a100["nvlinks"], a100.sources["nvlinks"]) == (6, "site")
+    assert limits(table, "H200")["nvlinks"] == 4, "the machine's [all] goes before the packaged [H200]"
+
+
+def test_what_a_newer_server_says_of_limits_that_this_release_has_not_is_left_out() -> None:
+    told = {"all": {"not_yet": 3, "cpus_least": 2}, "H900": {"nvlinks": 99}}
+    assert limits(of_pool(packaged(), told, "p"), "H100")["cpus_least"] == 2
+    assert of_pool(packaged(), {"H900": {"nvlinks": 99}}, "p") == packaged()

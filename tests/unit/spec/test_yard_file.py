@@ -151,6 +151,33 @@ halflife: 7d
     ]
 
 
+def test_limits_of_a_pool_are_read_and_what_is_wrong_with_them_is_told_with_its_line() -> None:
+    good = "pools:\n  p:\n    accelerator: CPU\n    thresholds: {all: {cpus_least: 8}, H100: {nvlinks: 12}}\n"
+    policy = load_yard_text(good).policy
+    assert policy.pools[0].thresholds == (("H100", "nvlinks", 12.0), ("all", "cpus_least", 8.0))
+    assert load_yard_text(yard_text(policy)).policy == policy
+    bad = """\
+pools:
+  p:
+    accelerator: CPU
+    thresholds:
+      all:
+        cpu_least: 8
+        nvlinks: -1
+        copy_gb_s: many
+      H10: {nvlinks: 12}
+"""
+    assert [(line, path) for line, _, path in problems(bad)] == [
+        (6, "pools.p.thresholds.all.cpu_least"),
+        (7, "pools.p.thresholds.all.nvlinks"),
+        (8, "pools.p.thresholds.all.copy_gb_s"),
+        (9, "pools.p.thresholds.H10"),
+    ]
+    said = refused(bad).message
+    assert "did you mean 'cpus_least'?" in said
+    assert "no limits for 'H10' in pool p" in said
+
+
 def test_words_name_the_near_miss_the_fields_and_the_repair() -> None:
     message = refused("pools: {h100: {acelerator: GPU_8xH100}}").message
     assert 'yard.yaml:1:16  pools.h100.acelerator  unknown field; did you mean "accelerator"?' in message

@@ -18,7 +18,7 @@ from airyard.checks import catalogue, running
 from airyard.checks.contract import Profile, warned
 from airyard.checks.preflight.results import result_to_json
 from airyard.checks.preflight.setting import Setting
-from airyard.checks.thresholds import Table, load
+from airyard.checks.thresholds import Table, load, of_pool
 from airyard.core.errors import UserError
 from airyard.core.health.facts import CheckResult
 
@@ -29,6 +29,8 @@ def check(wish: dict[str, Any]) -> list[dict[str, Any]]:
     setting = replace(Setting.from_json(wish.get("setting") or {}), full=profile is Profile.FULL)
     own = catalogue.load_own(Path(setting.own_folder)) if setting.own_folder else []
     table, told = limits_of(Path(setting.limits_file) if setting.limits_file else None)
+    if setting.pool_limits:
+        table = of_pool(table, setting.pool_limits, setting.pool)
     results = [*told, *running.run(catalogue.probes(profile, own), setting, table)]
     return [result_to_json(one) for one in results]
 

@@ -31,6 +31,10 @@ class Setting(Site):
     """What it was at enrolment: ``uuids``, and ``storage_mb_s`` where somebody knows what is usual."""
     limits_file: str = ""
     """A site's own limits over the packaged ones."""
+    pool: str = ""
+    """Whose ``pool_limits`` they are."""
+    pool_limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Limits of the node's pool, over those of the site; table → name → value."""
     own_folder: str = ""
     """A folder of the site's own checks, one file each."""
 
