@@ -1,6 +1,6 @@
 """What the tests of idle nodes see of the state: who is idle since when, wanted, at risk, and when it passed last.
 
-Owns: the projection. Must not know: when a test is due (``core/health/idle``), how it is run.
+Owns: the projection, who counts as reserved. Must not know: when a test is due (``core/health/idle``), how it is run.
 """
 
 from __future__ import annotations
@@ -26,6 +26,16 @@ def promised(plan: Plan | None, now_ms: int) -> frozenset[str]:
     return frozenset(name for hold in kept for name in hold.nodes)
 
 
+def reserved(state: ClusterState, now_ms: int) -> frozenset[str]:
+    """Return the nodes that somebody has reserved now, or will before a test that has just begun is over."""
+    return frozenset(
+        name
+        for each in state.reservations.values()
+        if each.from_ms - SOON_MS <= now_ms < each.to_ms
+        for name in each.nodes
+    )
+
+
 def idle_nodes(
     state: ClusterState,
     now_ms: int,
@@ -41,12 +51,7 @@ def idle_nodes(
     promised to somebody; those in use or reserved are found here.
     """
     booked = state.bookings()
-    reserved = {
-        name
-        for each in state.reservations.values()
-        if each.from_ms - SOON_MS <= now_ms < each.to_ms
-        for name in each.nodes
-    }
+    kept = reserved(state, now_ms)
     alive = {name for name, machine in state.machines.items() if machine.alive}
     found = []
     for name, node in state.nodes.items():
@@ -60,7 +65,7 @@ def idle_nodes(
                 pool=state.policy.pool_of(node),
                 idle_since_ms=None if in_use else state.left_ms.get(name, since_ms),
                 open_=node.machine in alive and name not in state.cordons and _works(health),
-                wanted=in_use or name in reserved or name in wanted,
+                wanted=in_use or name in kept or name in wanted,
                 resting=name in resting,
                 health=health,
                 tests=state.tests.get(name) or NodeTests(),
