@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from airyard.core.health import halving
 from airyard.core.health.fabric import (
     CERTIFY,
     QUICK,
@@ -92,15 +91,23 @@ def voted_halving(tester: Tester, nodes: Sequence[str]) -> set[str]:
     """Halve with two of three for each group, one bad node after the other, until the rest passes."""
     found: set[str] = set()
     left = list(nodes)
-    while left and sum(tester.group_fails(left) for _ in range(3)) >= halving.NEEDED:
-        search = halving.begin(left, ())
-        while not search.ended:
-            search = halving.told(search, tester.group_fails(search.group))
-        if not search.found:
+    while left and voted(tester, left):
+        group = left
+        while len(group) > 1:
+            middle = (len(group) + 1) // 2
+            failing = (half for half in (group[:middle], group[middle:]) if voted(tester, half))
+            group = next(failing, [])
+        if not group:  # both halves are well: it is the combination
             break
-        found.add(search.found)
-        left.remove(search.found)
+        found.update(group)
+        left.remove(group[0])
     return found
+
+
+def voted(tester: Tester, group: Sequence[str]) -> bool:
+    """Return what two of three tests of a group say."""
+    first, second = tester.group_fails(group), tester.group_fails(group)
+    return first if first is second else tester.group_fails(group)
 
 
 WAYS: dict[str, Callable[[Tester, Sequence[str]], set[str]]] = {
