@@ -14,6 +14,7 @@ from airyard.core.access.logins import Login
 from airyard.core.access.roles import Kind, Role, Scope
 from airyard.core.access.tokens import Token
 from airyard.core.cluster import Device, Machine, Node
+from airyard.core.health.fabric_faults import Blamed, FabricFault
 from airyard.core.health.facts import CheckStatus, Component, Remedy, Retest, Severity
 from airyard.core.health.idle import IdleTest
 from airyard.core.health.idle_records import SweepNote, TestNote
@@ -377,7 +378,10 @@ SAMPLES: tuple[e.Event, ...] = (
             leaves=("l1",),
             rails=(3,),
             why={"n3": "5 of 5 pair tests failed"},
+            well=(FabricFault(what=Blamed.LEAF, where="l2"),),
         ),
+        begun=(FabricFault(what=Blamed.EDGE, where="n1 - n2"),),
+        ended=(FabricFault(what=Blamed.LEAF, where="l2"),),
     ),
     e.BreakerOpened(pool="h100", why="3 of 8 nodes show the same"),
     e.BreakerReset(pool="h100", by="op"),

@@ -6,9 +6,10 @@ Owns: HealthDoc, HealthStepDoc, IdleTestDoc. Pure; must not know: HTTP, stores, 
 from __future__ import annotations
 
 from airyard.app.views import Document, rfc3339
+from airyard.core.health.fabric_faults import Blamed
 from airyard.core.health.facts import CheckStatus
 from airyard.core.health.idle import IdleTest
-from airyard.core.health.idle_records import Blamed, NodeTests, SweepNote, TestNote
+from airyard.core.health.idle_records import NodeTests, SweepNote, TestNote
 from airyard.core.health.states import NodeHealth, Step
 from airyard.core.state import ClusterState
 
@@ -56,11 +57,28 @@ def events_document(state: ClusterState, node: str | None, since_ms: int) -> Doc
     return {
         "events": [_step(name, step) for _, _, name, step in sorted(steps, key=lambda each: each[:3])],
         "tests": _tests(state, node, since_ms),
+        "faults": _faults(state) if node is None else [],
         "breakers": [
             {"pool": pool, "at": rfc3339(breaker.at_ms), "why": breaker.why}
             for pool, breaker in sorted(state.breakers.items())
         ],
     }
+
+
+def _faults(state: ClusterState) -> list[Document]:
+    """Return what stands between nodes, the oldest first, whenever it began."""
+    standing = [(one, pool) for pool, its in state.sweeps.items() for one in its.standing]
+    return [
+        {
+            "pool": pool,
+            "what": one.fault.what.value,
+            "where": one.fault.where,
+            "since": rfc3339(one.since_ms),
+            "seen": rfc3339(one.seen_ms),
+            "next_step": one.fault.next_step,
+        }
+        for one, pool in sorted(standing, key=lambda each: (each[0].since_ms, each[1], str(each[0].fault)))
+    ]
 
 
 def _tests(state: ClusterState, node: str | None, since_ms: int) -> list[Document]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from airyard.app.node_views import node_documents
-from airyard.core.health.idle_records import Blamed
+from airyard.core.health.fabric_faults import Blamed
 from airyard.core.health.states import HealthState, NodeHealth
 from airyard.core.run import RunState
 from airyard.core.state import ClusterState
@@ -120,6 +120,19 @@ def _pools(state: ClusterState, now_ms: int) -> Iterable[str]:
         "gauge",
         "1: no node of the pool is taken out any more.",
         [({"pool": pool}, float(pool in state.breakers)) for pool in pools],
+    )
+    between = Counter(
+        (pool, one.fault.what) for pool, known in state.sweeps.items() for one in known.standing
+    )
+    yield _family(
+        "airyard_fabric_faults",
+        "gauge",
+        "Faults between nodes that pair tests found and have not found well since.",
+        [
+            ({"pool": pool, "what": what.value.lower()}, float(between[pool, what]))
+            for pool in pools
+            for what in (Blamed.EDGE, Blamed.LEAF, Blamed.RAIL)
+        ],
     )
 
 

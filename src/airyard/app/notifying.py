@@ -132,6 +132,10 @@ def _subject(notice: Notice, run: Run | None, kind: str) -> str:
         outcome = (notice.outcome or "").lower().replace("_", " ")
         named = run.name if run.name == run.workload.experiment else f"{run.name}, {run.workload.experiment}"
         return f"Run {run.run_id} ({named}, of {run.owner}) {what or f'has ended: {outcome}'}"
+    if kind == FleetNotice.FABRIC_FAULT.value:
+        return f"Pair tests in pool {notice.pool} found a fault between nodes"
+    if kind == FleetNotice.FABRIC_WELL.value:
+        return f"Pair tests in pool {notice.pool} found well what was at fault between nodes"
     if notice.pool is not None:
         return f"The breaker of pool {notice.pool} is open: nothing more is taken out by itself"
     if notice.node is not None:

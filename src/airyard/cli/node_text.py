@@ -159,6 +159,15 @@ def story(steps: Sequence[Document], *, named: bool = False, tests: Sequence[Doc
     return "\n".join(lines)
 
 
+def fabric_fault(fault: Document) -> str:
+    """Return a fault between nodes that stands, as a line."""
+    what = {"LEAF": "leaf switch"}.get(fault["what"], fault["what"].lower())
+    return (
+        f"Since {formats.moment(fault['since'])} pair tests in {fault['pool']} blame {what} {fault['where']} "
+        f"(seen {formats.moment(fault['seen'])}): {fault['next_step']}"
+    )
+
+
 _KINDS = {"LIGHT": "light test", "DEEP": "deep test", "FABRIC": "pair tests"}
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from airyard.core.access.tokens import Token
 from airyard.core.cluster import Machine, Node
+from airyard.core.health.fabric_faults import FabricFault
 from airyard.core.health.idle_records import SweepNote, TestNote
 from airyard.core.health.states import NodeHealth
 from airyard.core.meeting import Meeting
@@ -122,6 +123,10 @@ class FabricTested:
 
     pool: str
     sweep: SweepNote
+    begun: tuple[FabricFault, ...] = ()
+    """Faults between nodes that did not stand before."""
+    ended: tuple[FabricFault, ...] = ()
+    """... and those that stood, and are well again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

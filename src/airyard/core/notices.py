@@ -11,6 +11,7 @@ from typing import Any
 
 from airyard.core import events
 from airyard.core.events import Recorded
+from airyard.core.health.fabric_faults import in_words
 from airyard.core.health.states import HealthState
 from airyard.core.notify import FleetNotice, RunNotice
 from airyard.core.run import Outcome
@@ -141,6 +142,23 @@ def _breaker_opened(recorded: Recorded, event: events.BreakerOpened) -> Notice:
     )
 
 
+def _fabric_tested(recorded: Recorded, event: events.FabricTested) -> Notice | None:
+    """What goes on to stand is not told again; of nodes their own health tells."""
+    begun, ended = event.begun, event.ended
+    if not begun and not ended:
+        return None
+    said = ([in_words(begun)] if begun else []) + ([f"well again: {in_words(ended)}"] if ended else [])
+    return Notice(
+        kinds=((FleetNotice.FABRIC_FAULT,) if begun else ()) + ((FleetNotice.FABRIC_WELL,) if ended else ()),
+        key=_key(recorded),
+        at_ms=recorded.at_ms,
+        message="; ".join(said),
+        pool=event.pool,
+        cause=(*begun, *ended)[0].rule,
+        next_step=begun[0].next_step if begun else None,
+    )
+
+
 def _epoch_began(recorded: Recorded, event: events.EpochBegan) -> Notice:
     return Notice(
         kinds=(FleetNotice.SERVER_TAKEOVER,),
@@ -157,6 +175,7 @@ SOURCES: Mapping[str, Callable[[Recorded, Any], Notice | None]] = {
     "NodeCordoned": _node_cordoned,
     "NodeHealthChanged": _health_changed,
     "BreakerOpened": _breaker_opened,
+    "FabricTested": _fabric_tested,
     "EpochBegan": _epoch_began,
 }
 """Kind of an event in the journal → how to read a notice from it. What is not here is never looked at."""

@@ -41,6 +41,10 @@ class FleetNotice(Enum):
     NODE_BACK = "node_back"
     """A node that had been taken out works again, on probation."""
     BREAKER_OPEN = "breaker_open"
+    FABRIC_FAULT = "fabric_fault"
+    """Pair tests found an edge, a leaf switch or a rail to be bad that was not before."""
+    FABRIC_WELL = "fabric_well"
+    """... and found one well again."""
     SERVER_TAKEOVER = "server_takeover"
     """A server began to lead: after a start, or in place of another one."""
 

@@ -291,20 +291,21 @@ class IdleRounds:
     def _run_sweep(self, sweep: Sweep, stop: threading.Event) -> SweepNote | None:
         assert self._sweeper is not None
 
-        def look(control: Control) -> tuple[int, Mapping[str, str], bool]:
+        def look(control: Control) -> tuple[PoolSweeps, Mapping[str, str], bool]:
             state = control.state
             known = state.sweeps.get(sweep.pool, PoolSweeps())
             has_gpus = all(name in state.nodes and state.nodes[name].model for name in sweep.nodes)
-            return known.number, leaves(state, sweep.pool), has_gpus
+            return known, leaves(state, sweep.pool), has_gpus
 
-        number, leaf_of, has_gpus = self._read(look)
+        known, leaf_of, has_gpus = self._read(look)
         asked = SweepAsk(
             sweep=Sweep(pool=sweep.pool, nodes=sweep.nodes, at_once=min(sweep.at_once, MOST_AT_ONCE)),
-            number=number,
+            number=known.number,
             leaf_of=leaf_of,
             floor_gb_s=self._settings.pair_gb_s,
             compare=has_gpus,
             least=self._settings.rules.sweep_from,
+            standing=tuple(one.fault for one in known.standing),
         )
         return self._sweeper.run(asked, stop.is_set)
 

@@ -16,6 +16,7 @@ import structlog
 
 from airyard.core.errors import AiryardError
 from airyard.core.health.fabric import Measured
+from airyard.core.health.fabric_faults import FabricFault, edges_to_see, found_well
 from airyard.core.health.idle import Sweep
 from airyard.core.health.idle_records import SweepNote
 from airyard.core.health.sweeping import Swept, steps
@@ -60,6 +61,8 @@ class SweepAsk:
     """False for slots of CPUs, which share their machines with others: their speed says nothing."""
     least: int
     """A sweep of which fewer nodes are left is broken off: it says nothing."""
+    standing: tuple[FabricFault, ...] = ()
+    """What earlier sweeps found between nodes, and none found well since."""
 
 
 class Sweeper:
@@ -81,6 +84,7 @@ class Sweeper:
             at_once=sweep.at_once,
             floor_gb_s=asked.floor_gb_s,
             compare=asked.compare,
+            see=edges_to_see(asked.standing, sweep.nodes),
         )
         count = 0
         with ThreadPoolExecutor(max(sweep.at_once // 2, 1), thread_name_prefix="pair") as pool:
@@ -150,4 +154,5 @@ def note_of(asked: SweepAsk, found: Swept, *, began_ms: int, now_ms: int) -> Swe
         leaves=verdict.leaves,
         rails=verdict.rails,
         why=dict(verdict.why),
+        well=found_well(asked.standing, found.tests, verdict, asked.leaf_of),
     )

@@ -17,9 +17,9 @@ import pytest
 from airyard.core.cluster import Machine
 from airyard.core.commands import MachineSeen
 from airyard.core.health.fabric import Measured
+from airyard.core.health.fabric_faults import Blamed
 from airyard.core.health.facts import CheckStatus
 from airyard.core.health.idle import IdleRules
-from airyard.core.health.idle_records import Blamed
 from airyard.core.health.states import HealthState
 from airyard.core.health.tournament import Pair
 from airyard.core.state import ClusterState

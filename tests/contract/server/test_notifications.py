@@ -15,8 +15,10 @@ import pytest
 from airyard.adapters.notices_sql import SqlNoticeStore
 from airyard.adapters.webhook_post import Reach, post
 from airyard.app.notifying import FleetReceiver, Sender
-from airyard.core.commands import CordonNodes
+from airyard.core.commands import CordonNodes, SweepDone
 from airyard.core.events import Recorded
+from airyard.core.health.fabric_faults import edge_fault
+from airyard.core.health.idle_records import SweepNote
 from airyard.core.notify import FleetNotice
 from airyard.core.run import Run
 from airyard.core.webhooks import GIVE_UP_AFTER_MS, LONGEST_PAUSE_MS
@@ -269,6 +271,31 @@ def test_the_yard_s_messages_are_signed_by_their_own_secret(site: Site) -> None:
         assert found.genuine(b"fleet secret")
         assert (found.document["node"], found.document["by"]) == ("host-cpu-0", "ada")
         assert found.document["run"] is None
+
+
+def test_a_fault_between_nodes_is_told_once_and_once_when_it_is_over(site: Site) -> None:
+    edge = edge_fault(("n1", "n2"))
+
+    def sweep(number: int, **found: Any) -> None:
+        note = SweepNote(number=number, at_ms=site.yard.context.clock.now_ms(), tests=9, **found)
+        site.yard.tell(SweepDone(pool="CPU", sweep=note))
+
+    with Receiver() as receiver:
+        on = {FleetNotice.FABRIC_FAULT, FleetNotice.FABRIC_WELL}
+        site.notify(fleet=(FleetReceiver(on=on, to=receiver.url),))
+        for number in range(3):
+            sweep(number, edges=(("n1", "n2"),))
+        (found,) = receiver.until(1)
+        assert (found.document["kind"], found.document["pool"]) == ("fabric_fault", "CPU")
+        assert (found.document["message"], found.document["cause"]) == ("edge n1 - n2", "fabric.edge")
+        assert "Pair tests in pool CPU found a fault between nodes: edge n1 - n2" in found.document["text"]
+        assert found.document["command"] == "airyard health events"
+        sweep(3, well=(edge,))
+        sweep(4, well=(edge,))
+        sweep(5, edges=(("n1", "n2"),))
+        kinds = [one.document["kind"] for one in receiver.until(3)]
+        # Their order is not promised.
+        assert sorted(kinds) == ["fabric_fault", "fabric_fault", "fabric_well"]
 
 
 def test_an_address_may_be_a_secret_and_is_never_shown(site: Site) -> None:

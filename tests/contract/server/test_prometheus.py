@@ -141,6 +141,8 @@ def test_ages_of_passes_and_what_sweeps_found(yard: Yard) -> None:
     assert 'airyard_node_passed_age_seconds{node="sim-1xa10-1"}' not in found
     assert found['airyard_sweeps_total{pool="GPU_1xA10",found="edge"}'] == 1
     assert found['airyard_sweeps_total{pool="GPU_1xA10",found="node"}'] == 0
+    assert found['airyard_fabric_faults{pool="GPU_1xA10",what="edge"}'] == 1
+    assert found['airyard_fabric_faults{pool="GPU_1xA10",what="leaf"}'] == 0
 
 
 def test_samples_that_are_old_are_gone() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from airyard.core import commands as c
+from airyard.core.events import FabricTested
+from airyard.core.health.fabric_faults import Blamed, edge_fault
 from airyard.core.health.facts import (
     CheckStatus,
     Component,
@@ -17,7 +19,7 @@ from airyard.core.health.facts import (
     Source,
 )
 from airyard.core.health.idle import IdleTest
-from airyard.core.health.idle_records import Blamed, SweepNote, TestNote
+from airyard.core.health.idle_records import SweepNote, TestNote
 from airyard.core.health.states import HealthState
 from airyard.core.state import ClusterState
 from core_yard import Yard, node
@@ -93,6 +95,24 @@ def test_an_edge_a_leaf_a_rail_or_what_was_stopped_blames_no_node(found: dict[st
         next(iter(found)), Blamed.NOTHING
     )
     assert (known.number, dict(known.counts)) == (1, {what.value: 1})
+
+
+def test_a_fault_between_nodes_is_told_once_and_again_when_it_is_over() -> None:
+    made, edge = yard(), edge_fault(("n0", "n1"))
+    swept(made, edges=(("n0", "n1"),))
+    swept(made.later(60), number=1, edges=(("n0", "n1"),))
+    swept(made.later(60), number=2)  # it did not look at the edge
+    swept(made.later(60), number=3, well=(edge,))
+    swept(made.later(60), number=4, well=(edge,))
+    told = [one.event for one in made.journal if isinstance(one.event, FabricTested)]
+    assert [(one.begun, one.ended) for one in told] == [
+        ((edge,), ()),
+        ((), ()),
+        ((), ()),
+        ((), (edge,)),
+        ((), ()),
+    ]
+    assert made.state.sweeps["GPU_8xH100"].standing == ()
 
 
 def test_a_doubtful_node_counts_only_with_something_else() -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from airyard.core import events as e
 from airyard.core.events import Recorded
+from airyard.core.health.fabric_faults import Blamed, FabricFault, edge_fault
+from airyard.core.health.idle_records import SweepNote
 from airyard.core.health.states import HealthState, NodeHealth
 from airyard.core.notices import SOURCES, Notice, notice_of
 from airyard.core.run import Cause, Failure, Outcome, StallNote
@@ -75,6 +77,21 @@ def test_the_yard_s_other_events() -> None:
     assert words(e.NodeCordoned(node="n1", by="op", reason="dust")) == ["node_cordoned"]
     assert words(e.BreakerOpened(pool="h100", why="3 of 8")) == ["breaker_open"]
     assert words(e.EpochBegan(epoch=2, version="1.0")) == ["server_takeover"]
+
+
+def test_faults_between_nodes_are_told_when_they_begin_and_when_they_end() -> None:
+    edge, leaf = edge_fault(("n1", "n2")), FabricFault(what=Blamed.LEAF, where="f/r1")
+    sweep = SweepNote(number=1, at_ms=AT_MS, tests=9, edges=(("n1", "n2"),))
+    same = e.FabricTested(pool="a", sweep=sweep)
+    assert told(same) is None
+    assert words(replace(same, begun=(edge,))) == ["fabric_fault"]
+    assert words(replace(same, ended=(leaf,))) == ["fabric_well"]
+    notice = told(replace(same, begun=(edge,), ended=(leaf,)))
+    assert notice is not None
+    assert [kind.value for kind in notice.kinds] == ["fabric_fault", "fabric_well"]
+    assert notice.message == "edge n1 - n2; well again: leaf switch f/r1"
+    assert (notice.pool, notice.node, notice.cause) == ("a", None, "fabric.edge")
+    assert "cables" in str(notice.next_step)
 
 
 def test_a_stall_is_one_occasion_however_often_its_verdict_changes() -> None:

@@ -21,6 +21,7 @@ def events(app: App, node: str | None, since: int | None) -> None:
     """Show what became of nodes by their health, the newest last: why, on whose word, with which evidence.
 
     Tests of idle nodes are among it (INFO): the newest of each node, and the newest sweeps of each pool.
+    Faults between nodes that stand (an edge, a leaf switch, a rail) come first, whenever they began.
     """
     found = app.client.health.events(node, since)
     if app.as_json:
@@ -28,6 +29,8 @@ def events(app: App, node: str | None, since: int | None) -> None:
         return
     for breaker in found["breakers"]:
         app.console.text(f"The breaker of {breaker['pool']} is open: {breaker['why']}")
+    for fault in found.get("faults") or []:
+        app.console.text(node_text.fabric_fault(fault))
     tests = found.get("tests") or []
     if not found["events"] and not tests:
         app.console.note("No node's health has changed.")

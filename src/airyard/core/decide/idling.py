@@ -10,8 +10,10 @@ from airyard.core.decide import ailing
 from airyard.core.decide.decision import Decision, Scratch
 from airyard.core.events import FabricTested, IdleTested
 from airyard.core.health import machine
+from airyard.core.health.fabric_faults import taken_in
 from airyard.core.health.facts import CheckStatus, Retest
 from airyard.core.health.idle import IdleTest
+from airyard.core.health.idle_records import PoolSweeps
 from airyard.core.health.states import HealthState
 from airyard.core.health.sweep_events import events_of
 from airyard.core.state import ClusterState
@@ -37,7 +39,10 @@ def tested(state: ClusterState, command: IdleTestDone, now_ms: int) -> Decision:
 def swept(state: ClusterState, command: SweepDone, now_ms: int) -> Decision:
     """Take in a sweep: bad nodes are taken out within the budgets, edges, leaf switches and rails blame nobody."""
     scratch = Scratch(state=state.copy(), now_ms=now_ms, events=[], actions=[])
-    scratch.take(Decision(events=(FabricTested(pool=command.pool, sweep=command.sweep),)))
+    sweep, standing = command.sweep, state.sweeps.get(command.pool, PoolSweeps()).standing
+    change = taken_in(standing, sweep.faults, sweep.well, sweep.at_ms)
+    noted = FabricTested(pool=command.pool, sweep=sweep, begun=change.begun, ended=change.ended)
+    scratch.take(Decision(events=(noted,)))
     machines = {name: node.machine for name, node in state.nodes.items()}
     events = events_of(command.pool, command.sweep, machines)
     if events:

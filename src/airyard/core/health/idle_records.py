@@ -8,22 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 
+from airyard.core.health.fabric_faults import Blamed, FabricFault, Standing, faults_of, taken_in
 from airyard.core.health.facts import CheckStatus
 from airyard.core.health.idle import IdleTest
 
 SWEEPS_KEPT = 10
-
-
-class Blamed(Enum):
-    """What a sweep found to be at fault; it may find several."""
-
-    NOTHING = "NOTHING"
-    NODE = "NODE"
-    EDGE = "EDGE"
-    LEAF = "LEAF"
-    RAIL = "RAIL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +36,7 @@ class SweepNote:
     """One sweep that was finished. ``doubtful``: suspects that the second pass neither confirmed nor cleared.
 
     ``unknown``: too few tests of them were finished. ``spared``: the fault of their leaf switch explains theirs.
-    ``why``: node → what was seen.
+    ``why``: node → what was seen. ``well``: faults between nodes that stood before, and were looked at and not found.
     """
 
     number: int
@@ -62,6 +52,12 @@ class SweepNote:
     leaves: tuple[str, ...] = ()
     rails: tuple[int, ...] = ()
     why: Mapping[str, str] = field(default_factory=dict)
+    well: tuple[FabricFault, ...] = ()
+
+    @property
+    def faults(self) -> tuple[FabricFault, ...]:
+        """What is at fault but nodes."""
+        return faults_of(self.edges, self.leaves, self.rails)
 
     @property
     def blamed(self) -> tuple[Blamed, ...]:
@@ -89,6 +85,7 @@ class SweepNote:
             ("edges", tuple(f"{a} - {b}" for a, b in self.edges)),
             ("leaf switches", self.leaves),
             ("rails", tuple(str(rail) for rail in self.rails)),
+            ("well again", tuple(map(str, self.well))),
         ):
             if names:
                 more = f" and {len(names) - 5} more" if len(names) > 5 else ""
@@ -117,6 +114,8 @@ class PoolSweeps:
     number: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     last: tuple[SweepNote, ...] = ()
+    standing: tuple[Standing, ...] = ()
+    """Faults between nodes that were found and not found well since."""
 
 
 def with_test(before: NodeTests | None, note: TestNote) -> NodeTests:
@@ -139,7 +138,8 @@ def with_sweep(before: PoolSweeps | None, note: SweepNote) -> PoolSweeps:
     for what in note.blamed:
         counts[what.value] = counts.get(what.value, 0) + 1
     last = (*found.last, note)[-SWEEPS_KEPT:]
-    return PoolSweeps(number=max(found.number, note.number + 1), counts=counts, last=last)
+    standing = taken_in(found.standing, note.faults, note.well, note.at_ms).standing
+    return PoolSweeps(number=max(found.number, note.number + 1), counts=counts, last=last, standing=standing)
 
 
 def notes_of(sweep: SweepNote) -> dict[str, TestNote]:

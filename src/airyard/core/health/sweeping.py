@@ -56,11 +56,13 @@ def steps(
     floor_gb_s: float = 0.0,
     compare: bool = True,
     voting: Voting = CERTIFY,
+    see: Sequence[tuple[str, str]] = (),
 ) -> Steps:
     """Test nodes in rounds, then those that failed again, against certified nodes; ``number`` chooses who meets whom.
 
     ``at_once``: so many nodes are under test at a time. Without ``compare`` speed counts only by the floor. A bad node
-    is always confirmed by the second pass.
+    is always confirmed by the second pass. ``see``: edges that were bad before; each is tested both ways, unless
+    one of its nodes is not well itself.
     """
     leaves = leaf_of or {}
     rounds: list[list[Measured]] = []
@@ -76,17 +78,26 @@ def steps(
     doubted = replace(first, bad=(), suspects=tuple(sorted((*first.bad, *first.suspects))))
     reference = _of_certified(rounds, first)
     again: list[PairResult] = []
-    wanted = (*second_pass(doubted.suspects, first.certified, number), *once_more(first.edges))
+    seen = tuple(edge for edge in see if set(edge) <= set(first.certified))
+    looks = (*once_more(seen), *(Pair(a=a, b=b) for a, b in seen))
+    wanted = (*second_pass(doubted.suspects, first.certified, number), *once_more(first.edges), *looks)
     for meeting in disjoint(wanted):
         for wave in waves(meeting, leaves):
             for few in _batches(wave, at_once):
                 read = list((yield few))
                 # By what well nodes had in the rounds: among a few bad ones the median would be theirs.
                 again.extend(judge((*reference, *read))[len(reference) :])
-    verdict = concluded(doubted, tests, again, voting=voting)
+    verdict = _with_seen(concluded(doubted, tests, again, voting=voting), seen, again)
     # Where nobody passed it is no matter of single nodes.
     doubtful = set(doubted.suspects).intersection(verdict.unknown) if verdict.certified else set()
     return Swept(verdict=verdict, tests=(*tests, *again), doubtful=tuple(sorted(doubtful)))
+
+
+def _with_seen(verdict: Verdict, seen: Sequence[tuple[str, str]], again: Sequence[PairResult]) -> Verdict:
+    """Add the edges that were bad before and failed again; once is enough for them."""
+    failed = {test.pair.edge for test in again if test.outcome is Outcome.FAIL}
+    edges = {*verdict.edges, *(edge for edge in seen if edge in failed)}
+    return replace(verdict, edges=tuple(sorted(edges)))
 
 
 def _judged_rounds(
