@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 NETWORK = "10.77.0"
+SECOND_NETWORK = "10.78.0"
 FIRST_ADDRESS = 10
 TOOLS = ("ip", "tc", "unshare", "nsenter", "ps")
 PREFIX = "ayh"
@@ -145,6 +146,20 @@ class Hosts:
         _ip("-n", host.namespace, "link", "set", "eth0", "up")
         host.power_on()
 
+    def second_links(self) -> list[str]:
+        """Give each host another link, eth1, on a bridge of its own; return their addresses."""
+        _ip("-n", self._switch, "link", "add", "br1", "type", "bridge")
+        _ip("-n", self._switch, "link", "set", "br1", "up")
+        addresses = []
+        for number, host in enumerate(self.hosts):
+            peer = ["peer", "name", "eth1", "netns", host.namespace]
+            _ip("link", "add", f"w{number}", "netns", self._switch, "type", "veth", *peer)
+            _ip("-n", self._switch, "link", "set", f"w{number}", "master", "br1", "up")
+            addresses.append(f"{SECOND_NETWORK}.{FIRST_ADDRESS + number}")
+            _ip("-n", host.namespace, "addr", "add", f"{addresses[-1]}/24", "dev", "eth1")
+            _ip("-n", host.namespace, "link", "set", "eth1", "up")
+        return addresses
+
     def cut(self, number: int) -> None:
         """Take a host off the network."""
         _ip("-n", self._switch, "link", "set", f"v{number}", "down")
@@ -182,13 +197,13 @@ class Hosts:
         """Let it send again."""
         _ip("-n", self.hosts[number].namespace, "rule", "delete", *_sent_to(address, port))
 
-    def throttle(self, number: int, rate: str | None) -> None:
+    def throttle(self, number: int, rate: str | None, device: str = "eth0") -> None:
         """Let a host send so much, like ``200kbit``, and queue what is more for up to 1 s; None: as ever."""
         namespace = self.hosts[number].namespace
-        subprocess.run(["tc", "-n", namespace, "qdisc", "delete", "dev", "eth0", "root"], capture_output=True)
+        subprocess.run(["tc", "-n", namespace, "qdisc", "delete", "dev", device, "root"], capture_output=True)
         if rate is not None:
             shape = ["tbf", "rate", rate, "burst", "16kb", "latency", "1s"]
-            subprocess.run(["tc", "-n", namespace, "qdisc", "add", "dev", "eth0", "root", *shape], check=True)
+            subprocess.run(["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", *shape], check=True)
 
     def close(self) -> None:
         """Power everything off and remove every trace."""

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from airyard.core.health.adapters import MOST, LaneRead
 from airyard.core.health.fabric import (
     CERTIFY,
     Measured,
@@ -170,6 +171,16 @@ def parse(pair: Pair, served: Mapping[str, Any], called: Mapping[str, Any]) -> M
         errors_grown=max(int(called["errors_grown"]), int(served["errors_grown"])),
         method=str(called.get("method", TCP)),
         due_gb_s=float(called.get("due_gb_s", 0.0)),
+        adapters=tuple(
+            LaneRead(
+                a=str(each["a"])[:32],
+                b=str(each["b"])[:32],
+                kind=str(each["kind"])[:64],
+                gb_s=float(each["gb_s"]),
+                problem=str(each["problem"])[:200],
+            )
+            for each in (called.get("lanes") or ())[:MOST]
+        ),
     )
     summed = served.get("group")
     if not summed:

@@ -99,8 +99,12 @@ def serve(
     octets: int,
     faults: Faults,
     answer: Callable[[bytes], bytes] = lambda said: b"",
+    idle_s: float | None = None,
 ) -> dict[str, Any]:
-    """Answer one caller until it says that it is done; ``answer`` to what it says with that. ``address``: ours."""
+    """Answer one caller until it says that it is done; ``answer`` to what it says with that. ``address``: ours.
+
+    ``idle_s``: a caller that says nothing for so long is left. Raises: OSError.
+    """
     before = errors()
     while True:
         link, _ = listener.accept()
@@ -112,7 +116,7 @@ def serve(
         except OSError:
             pass  # a stranger that looked whether the port is open
         link.close()
-    link.settimeout(None)
+    link.settimeout(idle_s)
     theirs, mine = _content(1, octets), _content(2, octets)
     faults.mangle(mine)
     wrong = 0
@@ -187,18 +191,22 @@ def call(
     }
 
 
-def connected(host: str, port: int, token: bytes, timeout_s: float) -> socket.socket:
-    """Call the side that serves, and say the token. Raises: OSError."""
+def connected(
+    host: str, port: int, token: bytes, timeout_s: float, *, source: str = "", idle_s: float | None = None
+) -> socket.socket:
+    """Call the side that serves, from ``source`` where that is given, and say the token. Raises: OSError."""
+    mine = (source, 0) if source else None
     until = time.monotonic() + timeout_s
     while True:
         try:
-            link = socket.create_connection((host, port), timeout=max(until - time.monotonic(), 0.1))
+            left_s = max(until - time.monotonic(), 0.1)
+            link = socket.create_connection((host, port), timeout=left_s, source_address=mine)
             break
         except OSError:
             if time.monotonic() >= until:
                 raise
             time.sleep(0.05)
-    link.settimeout(None)
+    link.settimeout(idle_s)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     link.sendall(token)
     return link

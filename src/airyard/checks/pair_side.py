@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from airyard.checks import pair_child
+from airyard.checks import pair_child, pair_lanes
 from airyard.checks.running import die_with_parent
 
 CHILD = Path(__file__).with_name("preflight") / "torch_child.py"
@@ -81,8 +81,11 @@ def has_torch(python: str) -> bool:
 def serve(wish: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """Be the side that is called."""
     torch = bool(wish.get("python")) and has_torch(str(wish["python"]))
-    with socket.create_server((options.host, 0)) as listener:
-        pair_child.say({"port": listener.getsockname()[1], "torch": torch})
+    with (
+        socket.create_server((options.host, 0)) as listener,
+        contextlib.closing(pair_lanes.Answering(options.host, _token(wish), options)) as beside,
+    ):
+        pair_child.say({"port": listener.getsockname()[1], "lanes_port": beside.port, "torch": torch})
         heard: dict[str, Any] = {}
 
         def answer(said: bytes) -> bytes:
@@ -106,9 +109,13 @@ def call(wish: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]
     torch = bool(peer.get("torch") and wish.get("python")) and has_torch(str(wish["python"]))
     plan = agreed({**wish, "torch": torch, "gpus": len(wish.get("gpus") or ())}, peer)
     host, port = options.host, int(peer["port"])
+    # First: the other side answers for its adapters until the exchange of the pair is over.
+    lanes = wish.get("lanes") or ()
+    read = pair_lanes.measure(lanes, int(peer["lanes_port"]), _token(wish), options) if lanes else []
     with pair_child.connected(host, port, _token(wish), options.connect_s) as link:
         faults, told = pair_child.Faults(options), json.dumps(plan.as_json()).encode()
         said = pair_child.call(link, options.octets, options.pings, options.seconds, faults, told)
+    said["lanes"] = read
     if not plan.ranks:
         return said
     store = f"tcp://{host}:{json.loads(said['answer'])['store_port']}"
@@ -211,8 +218,8 @@ def _token(wish: Mapping[str, Any]) -> bytes:
 def main() -> int:
     """Play the side that standard input asks for.
 
-    ``{parent, nice, side, host, token, python, gpus, rdma, variables, peer?, words?}``; ``host`` to listen on or to
-    call, ``words`` as on the command line of ``pair_child.py``.
+    ``{parent, nice, side, host, token, python, gpus, rdma, variables, lanes, peer?, words?}``; ``host`` to listen on or
+    to call, ``words`` as on the command line of ``pair_child.py``.
     """
     wish = json.loads(sys.stdin.read())
     die_with_parent(int(wish.get("parent", os.getppid())))

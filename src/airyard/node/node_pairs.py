@@ -16,24 +16,25 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
 
+from airyard.core.health.adapters import Adapter, Lane, lanes
 from airyard.core.meeting import Meeting, meeting_addresses
 from airyard.node.health_simulated import FAULT_FILE
 from airyard.node.inventory import LOOPBACK, Node, Offer
 from airyard.node.launch import inherited
-from airyard.node.network import Choice, choose, collect, variables
+from airyard.node.network import Choice, Network, choose, collect, variables
 from airyard.node.node_checks import NICE, ChecksRefused
 from airyard.node.pair_simulated import script_for
 
-TCP_S, GROUP_S = 40.0, 70.0
-"""The exchange by TCP with all that goes before it, and the all-reduce; each part is killed when it is late."""
+TCP_S, GROUP_S = 60.0, 70.0
+"""The exchange by TCP (single adapters, too) with all that goes before it, and the all-reduce; then it is killed."""
 KEPT = 64
 _LOOK_S = 0.1
 _KILL_S = 2.0
@@ -163,6 +164,7 @@ class NodePairs:
             place = Place.of(offer)
             wish = wish_of(asked, node, place)
             about = {"address": offer.address, "addresses": list(place.choice.addresses), **_means(wish)}
+            about["adapters"] = [each.as_json() for each in place.adapters]
             answer = _Child(side, wish, about).run(is_wanted)
         except Exception as error:  # whatever it is, the server hears of it
             answer = {**answer, "problem": f"the test could not be begun: {type(error).__name__}: {error}"}
@@ -177,13 +179,24 @@ class Place:
 
     address: str
     choice: Choice
+    adapters: tuple[Adapter, ...] = ()
 
     @classmethod
     def of(cls, offer: Offer) -> Place:
         """Look at the machine's networks, as its members do."""
         if offer.address.startswith("127."):
             return cls(address=offer.address, choice=Choice(addresses=(), rdma=(), summary="", names={}))
-        return cls(address=offer.address, choice=choose(collect(), offer.network, offer.address))
+        network = collect()
+        choice = choose(network, offer.network, offer.address)
+        return cls(address=offer.address, choice=choice, adapters=tuple(_adapters(network, choice)))
+
+
+def _adapters(network: Network, choice: Choice) -> Iterator[Adapter]:
+    """Yield the interfaces that runs may use; a kind is what should be as fast."""
+    for each in network.interfaces:
+        if each.address in choice.addresses:
+            kind = f"{'physical' if each.physical else 'virtual'} {each.speed_mbps or 0} {each.mtu}"
+            yield Adapter(name=each.name, address=str(each.address), kind=kind)
 
 
 def wish_of(asked: Mapping[str, Any], node: Node, place: Place) -> dict[str, Any]:
@@ -210,6 +223,7 @@ def wish_of(asked: Mapping[str, Any], node: Node, place: Place) -> dict[str, Any
         "gpus": [device.uuid for device in node.devices] if node.model is not None else [],
         "rdma": bool(place.choice.rdma),
         "variables": told,
+        "lanes": [asdict(lane) for lane in _lanes(peer, place)],
         "peer": dict(peer) if peer is not None else None,
     }
 
@@ -219,6 +233,13 @@ def _host(peer: Mapping[str, Any], place: Place) -> str:
     theirs = Meeting(addresses=tuple(str(each) for each in peer.get("addresses") or ()), port=0)
     mine = Meeting(addresses=place.choice.addresses, port=0)
     return meeting_addresses([str(peer["address"]), place.address], [theirs, mine])[0]
+
+
+def _lanes(peer: Mapping[str, Any] | None, place: Place) -> tuple[Lane, ...]:
+    """Return which adapters are tested one by one; none with an agent of a release that does not know of it."""
+    if peer is None or not peer.get("lanes_port"):
+        return ()
+    return lanes(place.adapters, [Adapter.from_json(each) for each in peer.get("adapters") or ()])
 
 
 def _means(wish: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Owns: what such a test comes to for who asked. Must not know: routes, how nodes 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import structlog
@@ -48,6 +48,7 @@ class Paired:
                     "latency_p95_us": self.measured.latency_p95_us,
                     "correct": self.measured.correct,
                     "errors_grown": self.measured.errors_grown,
+                    "adapters": [asdict(each) for each in self.measured.adapters],
                 }
         return said
 

@@ -95,6 +95,8 @@ class PairAnswer(Answer):
     latency_p95_us: float | None = None
     correct: bool | None = None
     errors_grown: int | None = None
+    adapters: Annotated[list[dict[str, Any]], Field(default_factory=list)]
+    """What adapters that correspond had one by one: ``{a, b, kind, gb_s, problem}``; empty where there is one."""
     problem: dict[str, Any] | None = None
     """Why there is no verdict, in the form of an error."""
 

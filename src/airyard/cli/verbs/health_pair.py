@@ -30,7 +30,8 @@ def pair(app: App, one: str, other: str) -> int:
     """Test two nodes against each other. Exits 0 when they pass, 1 when they fail, 5 when it could not be told.
 
     Small messages, then blocks both ways, their content compared; with torch in the base environment an all-reduce of
-    both. Nothing is reported as their health: a pair alone does not say which of the two it is.
+    both. Of machines with several adapters that correspond each is measured by itself, too. Nothing is reported as
+    their health: a pair alone does not say which of the two it is.
     """
     found = app.client.health.pair(one, other)
     ok = found["outcome"] == "PASS"
@@ -40,6 +41,9 @@ def pair(app: App, one: str, other: str) -> int:
         return code
     word = formats.paint(f"{found['outcome'].lower():<7}", _COLOURS[found["outcome"]], app.console.colour_out)
     app.console.text(f"{word} {one} {other}   {_figures(found)}")
+    for each in found.get("adapters") or []:
+        read = each["problem"] or f"{each['gb_s']:.3g} GB/s"
+        app.console.text(f"{'':<7} adapter {each['a']} with {each['b']}: {read}")
     if not ok:
         app.console.text(f"{'':<7} why: {found['why']}")
         app.console.text(

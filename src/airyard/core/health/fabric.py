@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from airyard.core.health.adapters import LaneRead, slow_lane
 from airyard.core.health.tournament import Pair
 
 BUSBW_SHARE = 0.85
@@ -53,6 +54,8 @@ class Measured:
     problem: str = ""
     method: str = ""
     """How it was measured (``tcp``, ``nccl``, ``gloo``): only what was measured alike is compared."""
+    adapters: tuple[LaneRead, ...] = ()
+    """What adapters that correspond had one by one, where there are several."""
     due_gb_s: float = 0.0
     """What two such nodes are known to have at least; 0: nobody knows."""
 
@@ -123,6 +126,8 @@ def _judged(one: Measured, floor_gb_s: float, usual: _Usual | None) -> PairResul
         why = "a result was wrong"
     elif one.errors_grown:
         why = f"{one.errors_grown} link errors were counted meanwhile"
+    elif slow := slow_lane(one.adapters, one.pair.a, one.pair.b):
+        why = slow
     elif one.busbw_gb_s < floor_gb_s:
         why = f"{one.busbw_gb_s:.3g} GB/s, at least {floor_gb_s:.3g} are due"
     elif usual is not None and one.busbw_gb_s < BUSBW_SHARE * usual.busbw_gb_s:
