@@ -105,6 +105,9 @@ class _Side:
     @property
     def crashed(self) -> bool:
         """True when it has ended with an error of its own."""
+        if self._done:  # its output has ended, so it is about to
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_KILL_S)
         return self._process.poll() not in (None, 0)
 
     def end(self) -> None:
