@@ -71,6 +71,7 @@ int nvmlShutdown(void) { return 0; }
 
 const char *nvmlErrorString(int code) {
     switch (code) {
+    case 6: return "Not Found";
     case 3: return "Not Supported";
     case 9: return "Driver Not Loaded";
     case 13: return "Function Not Found";
@@ -99,6 +100,13 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **device) {
     *device = (void *)(size_t)(index + 1);
     return 0;
 }
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
+    int index;
+    if (sscanf(uuid, "GPU-fake-%d", &index) != 1) return 6;
+    return nvmlDeviceGetHandleByIndex_v2((unsigned int)index, device);
+}
+int nvmlDeviceGetIndex(void *device, unsigned int *index) { ENTER(device); *index = (unsigned int)(size_t)device - 1; return 0; }
 
 int nvmlDeviceGetName(void *device, char *out, unsigned int length) { ENTER(device); return copy("name", device, "NVIDIA H100 80GB HBM3", out, length); }
 

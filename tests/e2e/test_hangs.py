@@ -62,3 +62,24 @@ def test_who_computes_slowly_is_named(yard: Yard, what: str, slow: list[int]) ->
     assert [one["rank"] for one in said["stragglers"]] == slow
     yard.ok("cancel", str(run_id))
     yard.ended(run_id)
+
+
+def test_all_ranks_are_looked_at_when_one_hangs_and_their_logs_say_where_they_stand(yard: Yard) -> None:
+    run_id = yard.submit(f"python {GANG} hang", hang={"timeout_seconds": 5})
+    stall = progress(yard, run_id, lambda found: found["stall"] and "airyard logs" in str(found["stall"]))[
+        "stall"
+    ]
+    assert (stall["case"], stall["ranks"]) == ("COMPUTING", [2])
+
+    def log() -> str:
+        shown = yard.call("logs", str(run_id), "--no-follow")
+        return shown.stdout + shown.stderr
+
+    wait_for(lambda: log().count("look at the stall: rank") >= 4, 60)
+    looked = log()
+    for rank in range(4):
+        assert f"look at the stall: rank {rank}, process" in looked
+    assert "stuck_in_the_loader" in looked
+    assert looked.count("train (gang_of_steps.py") >= 4
+    yard.ok("cancel", str(run_id))
+    yard.ended(run_id)

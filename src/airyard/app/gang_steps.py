@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from airyard.app.gang_looks import GangLooks
 from airyard.core.errors import UserError
 from airyard.core.health import hangs, stragglers
 from airyard.core.health.collectives import Operation, Place
@@ -60,6 +61,7 @@ class GangSteps:
 
     def __init__(self) -> None:
         self._gangs: OrderedDict[AttemptKey, _Gang] = OrderedDict()
+        self.looks = GangLooks()
 
     def put(self, key: MemberKey, ranks: object, at_ms: int) -> None:
         """Take what a member told. Raises: UserError for what no runner sends."""
@@ -85,10 +87,15 @@ class GangSteps:
     def drop(self, key: AttemptKey) -> None:
         """Forget a gang that has ended."""
         self._gangs.pop(key, None)
+        self.looks.moves(key)
 
     def stall(self, attempt: AttemptKey, members: Attempt, now_ms: int) -> hangs.Stall | None:
         """Return the verdict on a gang that makes no steps; None for one that does, or never told."""
-        return hangs.judge(
+        return hangs.judge(self._seen(attempt, members, now_ms))
+
+    def _seen(self, key: AttemptKey, attempt: Attempt, now_ms: int) -> list[hangs.RankSeen]:
+        looked = self.looked(key, attempt)
+        told = [
             hangs.RankSeen(
                 rank=one.rank,
                 node=node,
@@ -102,8 +109,33 @@ class GangSteps:
                 stack=one.stack,
                 places=one.places,
             )
-            for one, node in self._ranks(attempt, members)
-        )
+            for one, node in self._ranks(key, attempt)
+        ]
+        known = {one.rank for one in told}
+        silent = [one for rank, one in looked.items() if rank not in known]
+        return [_with_look(one, looked.get(one.rank)) for one in told] + silent
+
+    def looked(self, key: AttemptKey, attempt: Attempt) -> dict[int, hangs.RankSeen]:
+        """Return the ranks of an attempt as the look at its stall shows them, with nothing of their steps."""
+        nodes = {member.index: member.node for member in attempt.members}
+        return {
+            one.rank: hangs.RankSeen(
+                rank=one.rank,
+                node=nodes[index],
+                step=0,
+                age_ms=0,
+                limit_ms=None,
+                told=False,
+                process_state=one.state,
+                looked=one.stack,
+                gpu_lost=one.gpu_lost,
+                gpu_least=one.gpu_least,
+                gpu_most=one.gpu_most,
+            )
+            for index, ranks in self.looks.of(key).items()
+            if index in nodes
+            for one in ranks
+        }
 
     def confirmed(
         self, attempt: AttemptKey, members: Attempt, now_ms: int
@@ -142,6 +174,19 @@ class GangSteps:
             return []
         nodes = {member.index: member.node for member in attempt.members}
         return [(one, nodes[index]) for index, told in gang.members.items() if index in nodes for one in told]
+
+
+def _with_look(told: hangs.RankSeen, look: hangs.RankSeen | None) -> hangs.RankSeen:
+    if look is None:
+        return told
+    return replace(
+        told,
+        process_state=told.process_state or look.process_state,
+        looked=look.looked,
+        gpu_lost=look.gpu_lost,
+        gpu_least=look.gpu_least,
+        gpu_most=look.gpu_most,
+    )
 
 
 def _read(ranks: object, at_ms: int) -> tuple[RankTold, ...]:

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from types import ModuleType
 from typing import Any
 
-from airyard.checks import nvml, nvml_load
+from airyard.checks import nvml, nvml_load, nvml_state
 
 _PARENT_EVERY_S = 5.0
 
@@ -58,6 +58,7 @@ _OPERATIONS: dict[str, Callable[[ModuleType, dict[str, Any]], Any]] = {
     "open": lambda library, asked: None,
     "seen": lambda library, asked: _seen(library),
     "values": lambda library, asked: nvml_load.values(library, int(asked["index"])),
+    "states": lambda library, asked: nvml_state.states(library, [str(one) for one in asked["uuids"]]),
     "loads": lambda library, asked: [asdict(nvml_load.load(library, i)) for i in range(_count(library))],
     "readings": lambda library, asked: asdict(nvml.read()),
     "counts": lambda library, asked: [asdict(nvml_load.counts(library, i)) for i in range(_count(library))],

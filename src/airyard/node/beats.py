@@ -117,6 +117,8 @@ class BeatWatch:
         self._sent_ms = 0
         self._asked: dict[int, int] = {}
         """Of each process that was asked for its stack, the count of its steps then."""
+        self.pids: dict[int, int] = {}
+        """The process of each rank that told of steps."""
 
     def look(self, now_ms: int, now_s: float) -> tuple[list[dict[str, Any]], list[str]]:
         """Return what is to be sent now (nothing: an empty list), and lines for the member's log.
@@ -124,6 +126,7 @@ class BeatWatch:
         Cost: one small read a rank; of a member that stands still, also one of all processes, once a stall.
         """
         beats = [] if self._off else self._read(now_s)
+        self.pids = {beat.rank: beat.pid for beat in beats}
         if not beats:
             return [], []
         late = any(beat.is_late for beat in beats)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import socket
 import sys
 import threading
 import time
@@ -70,7 +69,8 @@ from airyard.node.machine_events import (
     WriteStopFile,
 )
 from airyard.node.meeting import MeetingPlace
-from airyard.node.network import LOOPBACK, Wish
+from airyard.node.member_look import MemberLook, situation
+from airyard.node.network import LOOPBACK, Wish, port_is_free
 from airyard.node.output import OutputPump, reap_orphans
 from airyard.node.pool_commands import EPILOG, PoolCommandFailed
 from airyard.node.preparation import Preparation, PreparationError, Workbench
@@ -171,6 +171,7 @@ class Runner:
             self._clock.now_ms,
             lambda: not self._folder.path.exists(),
             learn=self._servers.learn,
+            look=MemberLook(self._channel, self._situation, self._secrets, self._note).asked,
         )
 
     def run(self) -> None:
@@ -369,13 +370,23 @@ class Runner:
             pid=started.pid,
             stdout=started.stdout,
             stderr=started.stderr,
-            secrets=[str(value).encode() for value in (*(order.get("mask") or ()), spec.token)],
+            secrets=self._secrets(),
             spool=self._spool,
             now_ns=self._clock.now_ns,
             on_exit=lambda code, number: self._tell(ProcessExited(code=code, signal=number)),
             has_grace=lambda: self._has_grace,
         )
         self._pump.start()
+
+    def _secrets(self) -> list[bytes]:
+        return [str(value).encode() for value in (*(self._order.get("mask") or ()), self._spec.token)]
+
+    def _situation(self) -> dict[str, Any] | None:
+        """What a look at the member needs to know; None while it does not run. Called from another thread."""
+        if self._bench is None or self._state.phase is not Phase.RUNNING:
+            return None
+        told = self._beats.pids if self._beats is not None else {}
+        return situation(self._order, self._bench.cage.members(), told)
 
     def _names(self) -> set[str]:
         """Return the names of the variables that the user set."""
@@ -567,19 +578,6 @@ def machine_oom_kills() -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")), 0)
-
-
-def port_is_free(port: int) -> bool:
-    """True when the port can be bound on every address, as a rendezvous does."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers do: an old connection in TIME_WAIT is no holder.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-            probe.listen(1)
-        except OSError:
-            return False
-    return True
 
 
 def read_acknowledgement(

@@ -50,11 +50,14 @@ class OrderPoller:
         now_ms: Callable[[], int],
         is_orphaned: Callable[[], bool],
         learn: Callable[[list[str]], None] = lambda urls: None,
+        look: Callable[[int], None] = lambda number: None,
     ) -> None:
         """``is_orphaned`` says that the attempt's folder is gone, so that nobody will ever ask for it.
 
-        ``learn`` is told the addresses of all servers, one of which leads.
+        ``learn`` is told the addresses of all servers, one of which leads; ``look`` that the server wants to know what
+        the member is at, as a number that is another one each time.
         """
+        self._look = look
         self._learn = learn
         self._channel = channel
         self._tell = tell
@@ -101,6 +104,8 @@ class OrderPoller:
                 continue
             epoch = max(epoch, spoken)
             self._learn(answer.get("servers") or [])
+            if isinstance(number := answer.get("look"), int):
+                self._look(number)
             self._channel.servers.answered(answer.get("protocol"))
             self._tell(ServerAnswered(sent_ms=sent_ms, epoch=spoken))
             orders = sorted(answer.get("orders") or [], key=lambda order: int(order["number"]))

@@ -31,13 +31,25 @@ async def weigh(context: ServerContext, key: MemberKey) -> None:
         return
     attempt = found[1]
     sure, stall = context.steps.confirmed(attempt.key, attempt, context.clock.monotonic_ms())
-    if not sure:
+    if not sure or not look(context, attempt, stalled=stall is not None):
         return
     note = _note(stall, context.clock.now_ms()) if stall is not None else None
     known = attempt.stall is not None and not attempt.stall.over_ms
     if (note is None and known) or (note is not None and not says_same(attempt.stall, note)):
         command = GangJudged(run_id=key.run_id, attempt=key.attempt, stall=note)
         await asyncio.wrap_future(context.ask(command))
+
+
+def look(context: ServerContext, attempt: Attempt, *, stalled: bool) -> bool:
+    """Have all members of a stalled attempt looked at, at once; return whether the verdict need not wait for it."""
+    if not stalled:
+        context.steps.looks.moves(attempt.key)
+        return True
+    members = [member.index for member in attempt.members if not member.released]
+    begins, ready = context.steps.looks.stalled(attempt.key, members, context.clock.monotonic_ms())
+    if begins:
+        context.changes.publish([attempt.key.run_id])  # wakes the members' polls
+    return ready
 
 
 def _note(stall: Stall, now_ms: int) -> StallNote:

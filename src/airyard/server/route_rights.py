@@ -111,6 +111,7 @@ _NATIVE: Mapping[str, Entry] = {
     "GET /runner/orders": Gateless.ATTEMPT,
     "POST /runner/reports": Gateless.ATTEMPT,
     "POST /runner/logs": Gateless.ATTEMPT,
+    "POST /runner/looks": Gateless.ATTEMPT,
     "GET /runner/code/{tree_hash}": Gateless.ATTEMPT,
 }
 

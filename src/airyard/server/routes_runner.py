@@ -55,6 +55,7 @@ class AttemptOver(AiryardError):
 def router(desk: OrderDesk, leases: Leases | None = None) -> APIRouter:
     """Return the routes below ``/api/v1/runner``; ``desk`` writes the orders, ``leases`` says what an answer grants."""
     routes = APIRouter(prefix="/api/v1/runner", include_in_schema=False)
+    routes.add_api_route("/looks", _looks, methods=["POST"])
 
     @routes.get("/orders")
     async def orders(
@@ -84,6 +85,7 @@ def router(desk: OrderDesk, leases: Leases | None = None) -> APIRouter:
             "orders": [*granted, *found],
             "server_time_ns": time.time_ns(),
             **({"servers": context.servers} if context.servers else {}),
+            **_look_wanted(context, key),
         }
 
     @routes.post("/reports")
@@ -119,6 +121,25 @@ def router(desk: OrderDesk, leases: Leases | None = None) -> APIRouter:
         return StreamingResponse(_blocks(blob), media_type="application/gzip")
 
     return routes
+
+
+async def _looks(request: Request) -> dict[str, Any]:
+    context, key = _caller(request)
+    body = _look(await _limited_body(request))
+    if context.loop.peek(lambda control: _is_live(control, key)):
+        context.steps.looks.put(key, body)
+        await weigh(context, key)
+    return {"protocol": RUNNER.newest}
+
+
+def _look_wanted(context: ServerContext, key: MemberKey) -> dict[str, int]:
+    """Tell a member, with the answer to its poll, that it is to look at its ranks."""
+    now_ms = context.clock.monotonic_ms()
+    number = context.steps.looks.wanted(key, now_ms)
+    if number is None:
+        return {}
+    context.steps.looks.given(key, now_ms)
+    return {"look": number}
 
 
 def _names_code(control: Control, key: MemberKey, tree_hash: str) -> bool:
@@ -183,6 +204,14 @@ def _report_batch(body: bytes) -> Mapping[str, Any]:
             f"this is no batch of reports: {type(error).__name__}: {error}", code="BAD_REPORT"
         ) from error
     return dict(found)
+
+
+def _look(body: bytes) -> Mapping[str, Any]:
+    """Return what a member saw. Raises: UserError for what no runner sends."""
+    try:
+        return dict(json.loads(body))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UserError(f"this is no look at a member: {error}", code="BAD_REPORT") from error
 
 
 def _caller(request: Request) -> tuple[ServerContext, MemberKey]:
@@ -251,7 +280,8 @@ async def _wait_for_orders(
             left_s = deadline_s - time.monotonic()
             if leases is not None and leases.lease_ms != granted_ms:
                 return found
-            if found or left_s <= 0 or changed.over:
+            looks = context.steps.looks.wanted(key, context.clock.monotonic_ms()) is not None
+            if found or looks or left_s <= 0 or changed.over:
                 return found
             await changed.wait(left_s)
 

@@ -13,6 +13,7 @@ from enum import Enum
 
 from airyard.core.health import collectives
 from airyard.core.health.collectives import CollectiveCase, Place
+from airyard.core.health.stacks import normal, of_program
 
 SHORTEST_MS = 60_000
 FACTOR = 5
@@ -23,6 +24,8 @@ WARM_UP_STEPS = 5
 class StallCase(Enum):
     """What tells the ranks apart; that of ``CollectiveCase`` where torch's flight recorders say it."""
 
+    GPU_LOST = "GPU_LOST"
+    """A rank's GPU does not answer any more, as one that fell off the bus."""
     GONE = "GONE"
     """A rank's process has ended while others wait for it."""
     MISMATCH = "MISMATCH"
@@ -34,6 +37,8 @@ class StallCase(Enum):
     """A minority has made fewer steps than the rest."""
     COMPUTING = "COMPUTING"
     """All are in the same step; a minority is still in its own part of it, and the rest waits."""
+    GPU_IDLE = "GPU_IDLE"
+    """The GPUs of a minority idle, those of all others are busy all the time, as they are when they wait."""
     ODD_STACK = "ODD_STACK"
     """All are in the same step; most stand at the same place of the program, and a minority elsewhere."""
     UNKNOWN = "UNKNOWN"
@@ -41,6 +46,7 @@ class StallCase(Enum):
 
 
 CONFIDENCE = {
+    StallCase.GPU_LOST: 0.95,
     StallCase.GONE: 0.9,
     StallCase.MISMATCH: 0.9,
     StallCase.DESYNC: 0.7,
@@ -49,10 +55,12 @@ CONFIDENCE = {
     StallCase.NOT_COMPLETED: 0.5,
     StallCase.BEHIND: 0.8,
     StallCase.COMPUTING: 0.8,
+    StallCase.GPU_IDLE: 0.6,
     StallCase.ODD_STACK: 0.5,
     StallCase.UNKNOWN: 0.0,
 }
-
+IDLE_PERCENT = 5
+PINNED_PERCENT = 95
 
 _WHOLE = {
     CollectiveCase.MISMATCH: "the ranks do not do the same, and none of it is usual",
@@ -80,6 +88,14 @@ class RankSeen:
     stack: str = ""
     places: tuple[Place, ...] = ()
     """How far it is in each communicator, where its flight recorder told."""
+    told: bool = True
+    """False: it never told of steps, and is known from a look only."""
+    looked: str = ""
+    """Its stack as a look from outside of the process saw it, innermost frame first."""
+    gpu_lost: bool = False
+    gpu_least: int | None = None
+    gpu_most: int | None = None
+    """How busy its GPUs were over the look, in percent; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +142,7 @@ def judge(seen: Iterable[RankSeen]) -> Stall | None:
     case, roots, finding = _case(ranks, living)
     # Of the ones that are late the one with the least patience says what was exceeded.
     worst = min(late, key=lambda one: (one.limit_ms or 0, one.rank))
-    on_device = case in (StallCase.NOT_STARTED, StallCase.NOT_COMPLETED)
+    on_device = case in (StallCase.GPU_LOST, StallCase.NOT_STARTED, StallCase.NOT_COMPLETED)
     stuck = next((one for one in roots if one.process_state == "D" or on_device), None)
     return Stall(
         case=case,
@@ -138,13 +154,28 @@ def judge(seen: Iterable[RankSeen]) -> Stall | None:
         step=max(one.step for one in ranks),
         message=_message(case, roots, worst, finding),
         suspect_node=stuck.node if stuck is not None else "",
-        evidence=tuple(_evidence(one) for one in (roots or late)[:4]),
+        evidence=(*(_evidence(one) for one in (roots or late)[:4]), *_where_the_rest_is(ranks)),
     )
+
+
+def single_out(seen: Iterable[RankSeen]) -> tuple[StallCase, tuple[RankSeen, ...]]:
+    """Return what a look alone tells of ranks that stand still: the case and the ranks that differ."""
+    ranks = sorted(seen, key=lambda one: one.rank)
+    lost = [one for one in ranks if one.gpu_lost]
+    if lost:
+        return StallCase.GPU_LOST, tuple(lost)
+    for case, odd in ((StallCase.GPU_IDLE, _idle_gpus(ranks)), (StallCase.ODD_STACK, _odd_stacks(ranks))):
+        if odd:
+            return case, tuple(odd)
+    return StallCase.UNKNOWN, ()
 
 
 def _case(
     ranks: Sequence[RankSeen], living: Sequence[RankSeen]
 ) -> tuple[StallCase, list[RankSeen], collectives.Finding | None]:
+    lost = [one for one in ranks if one.gpu_lost]
+    if lost:
+        return StallCase.GPU_LOST, lost, None
     gone = [one for one in ranks if not one.alive]
     if gone:
         return StallCase.GONE, gone, None
@@ -158,34 +189,49 @@ def _case(
 
 
 def _case_of_steps(living: Sequence[RankSeen]) -> tuple[StallCase, list[RankSeen]]:
-    newest = max(one.step for one in living)
-    behind = [one for one in living if one.step < newest]
-    if _is_minority(behind, living):
+    telling = [one for one in living if one.told]
+    newest = max(one.step for one in telling)
+    behind = [one for one in telling if one.step < newest]
+    if _is_minority(behind, telling):
         # Of several that are behind, the one furthest behind holds up the others.
         oldest = min(one.step for one in behind)
         return StallCase.BEHIND, [one for one in behind if one.step == oldest]
-    computing = [one for one in living if one.computing]
-    if _is_minority(computing, living):
+    computing = [one for one in telling if one.computing]
+    if _is_minority(computing, telling):
         return StallCase.COMPUTING, computing
-    odd = _odd_stacks(living)
-    if odd:
-        return StallCase.ODD_STACK, odd
-    return StallCase.UNKNOWN, []
+    case, odd = single_out(living)
+    return case, list(odd)
 
 
 def _is_minority(some: Sequence[RankSeen], all_of_them: Sequence[RankSeen]) -> bool:
     return bool(some) and 2 * len(some) < len(all_of_them)
 
 
+def _idle_gpus(living: Sequence[RankSeen]) -> list[RankSeen]:
+    """Return the ranks whose GPUs idle while those of all others are pinned; none unless all are known."""
+    idle = [one for one in living if one.gpu_most is not None and one.gpu_most <= IDLE_PERCENT]
+    pinned = [one for one in living if one.gpu_least is not None and one.gpu_least >= PINNED_PERCENT]
+    return idle if _is_minority(idle, living) and len(idle) + len(pinned) == len(living) else []
+
+
 def _odd_stacks(living: Sequence[RankSeen]) -> list[RankSeen]:
-    """Return the ranks outside of the place where most stand; none unless all stacks are known."""
-    if not all(one.stack for one in living):
-        return []
-    (_, count), *others = Counter(one.stack for one in living).most_common()
-    if not others or 2 * count <= len(living):
-        return []
-    usual = next(stack for stack, times in Counter(one.stack for one in living).items() if times == count)
-    return [one for one in living if one.stack != usual]
+    """Return the ranks outside of the place where most stand; none unless all stacks are known.
+
+    What the ranks themselves said goes before a look, which comes later; and of that all frames before the program's
+    alone: of those that spin in a library hardly two are seen at the same place of it.
+    """
+    ways = (
+        [one.stack for one in living],
+        [normal(one.looked) for one in living],
+        [of_program(one.looked) for one in living],
+    )
+    for stacks in ways:
+        if not all(stacks):
+            continue
+        usual, count = Counter(stacks).most_common(1)[0]
+        if count < len(stacks) < 2 * count:
+            return [one for one, stack in zip(living, stacks, strict=True) if stack != usual]
+    return []
 
 
 def _message(
@@ -202,6 +248,8 @@ def _message(
     who = ", ".join(f"{one.rank} on {one.node}" for one in roots[:4])
     who += f" and {len(roots) - 4} more" if len(roots) > 4 else ""
     what = {
+        StallCase.GPU_LOST: "has a GPU that does not answer any more",
+        StallCase.GPU_IDLE: "has idle GPUs while all others are busy, as in waiting",
         StallCase.GONE: "has ended while others wait",
         StallCase.MISMATCH: "does another one, or with other sizes",
         StallCase.NOT_ENQUEUED: "has not come to it",
@@ -217,5 +265,17 @@ def _message(
 
 def _evidence(one: RankSeen) -> str:
     state = f", process state {one.process_state}" if one.process_state else ""
-    text = f"rank {one.rank} on {one.node}: step {one.step}, {one.age_ms / 1000:.0f} s ago{state}"
-    return f"{text}\n{one.stack}" if one.stack else text
+    step = f"step {one.step}, {one.age_ms / 1000:.0f} s ago" if one.told else "it tells of no steps"
+    gpus = f", GPUs {one.gpu_least} to {one.gpu_most} % busy" if one.gpu_most is not None else ""
+    text = f"rank {one.rank} on {one.node}: {step}{state}{', a GPU is gone' if one.gpu_lost else gpus}"
+    stack = one.stack or one.looked
+    return f"{text}\n{stack}" if stack else text
+
+
+def _where_the_rest_is(ranks: Sequence[RankSeen]) -> tuple[str, ...]:
+    looked = sum(bool(one.looked) for one in ranks)
+    return (
+        (f"the stacks of {looked} ranks, and their GPUs, are in the logs: airyard logs RUN",)
+        if looked
+        else ()
+    )
