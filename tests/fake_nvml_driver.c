@@ -6,6 +6,7 @@
  *   gpu3.error=15                                     what every call on one device returns
  *   lost_after=40                                     from the 40th call on a device on, device 0 is lost (15)
  *   hang=nvmlDeviceGetTemperature                     this call never returns
+ *   field82=61, nvlink3=0                             a field of nvmlDeviceGetFieldValues (else not told), a link
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -162,7 +163,23 @@ int nvmlDeviceGetUtilizationRates(void *device, rates_t *out) {
     out->memory = number(device, "memory_utilization", 0);
     return 0;
 }
-int nvmlDeviceGetClockInfo(void *device, int clock, unsigned int *out) { ENTER(device); *out = number(device, "clock", 1980); return 0; }
+int nvmlDeviceGetClockInfo(void *device, int clock, unsigned int *out) {
+    ENTER(device);
+    *out = clock == 2 ? number(device, "memory_clock", 2619) : number(device, "clock", 1980);
+    return 0;
+}
+int nvmlDeviceGetTemperatureThreshold(void *device, int threshold, unsigned int *out) {
+    ENTER(device);
+    if (threshold != 1) return 3;
+    *out = number(device, "slowdown_temperature", 87);
+    return 0;
+}
+int nvmlDeviceGetPcieThroughput(void *device, int direction, unsigned int *kilobytes) {
+    ENTER(device);
+    usleep(20000); /* as long as the driver measures */
+    *kilobytes = number(device, direction == 0 ? "pcie_sent_kb_s" : "pcie_received_kb_s", 0);
+    return 0;
+}
 int nvmlDeviceGetTemperature(void *device, int sensor, unsigned int *out) { ENTER(device); *out = number(device, "temperature", 34); return 0; }
 int nvmlDeviceGetEccMode(void *device, unsigned int *now, unsigned int *pending) {
     ENTER(device);
@@ -177,7 +194,8 @@ int nvmlDeviceGetMigMode(void *device, unsigned int *now, unsigned int *pending)
 }
 int nvmlDeviceGetTotalEccErrors(void *device, int type, int counter, unsigned long long *out) {
     ENTER(device);
-    *out = number(device, type == 0 ? "ecc_corrected" : "ecc_uncorrected", 0);
+    *out = counter == 0 ? number(device, type == 0 ? "ecc_corrected" : "ecc_uncorrected", 0)
+                        : number(device, type == 0 ? "ecc_lifetime_corrected" : "ecc_lifetime_uncorrected", 0);
     return 0;
 }
 int nvmlDeviceGetRemappedRows(void *device, unsigned int *corrected, unsigned int *uncorrected, unsigned int *pending, unsigned int *failure) {

@@ -5,12 +5,12 @@ Owns: the names and labels of series, the text form (0.0.4). Must not know: who 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from airyard.app.node_views import node_documents
+from airyard.app.sampled_series import families
 from airyard.core.health.fabric_faults import Blamed
 from airyard.core.health.states import HealthState, NodeHealth
 from airyard.core.run import RunState
@@ -18,8 +18,6 @@ from airyard.core.state import ClusterState
 
 Labels = Mapping[str, str]
 Series = tuple[Labels, float]
-_GPU = re.compile(r"gpu_(\d+)_(.+)")
-_NO_NAME = re.compile(r"[^a-zA-Z0-9_]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +35,10 @@ class Beside:
 def metrics_text(state: ClusterState, beside: Beside, now_ms: int) -> str:
     """Return all series. Cost: runs that are not over, and nodes."""
     parts = [*_server(state, beside), *_pools(state, now_ms), *_nodes(state), *_idle_tests(state, now_ms)]
-    parts += _sampled(beside.samples)
+    parts += [
+        _family(name, found.kind, found.about, found.series)
+        for name, found in sorted(families(beside.samples).items())
+    ]
     told = [
         ({"machine": machine, "rule": rule, "severity": severity.lower()}, float(count))
         for (machine, rule, severity), count in beside.events
@@ -197,29 +198,6 @@ def _idle_tests(state: ClusterState, now_ms: int) -> Iterable[str]:
             for what in Blamed
         ],
     )
-
-
-_RENAMED = {
-    "utilization_percentage": ("utilization_ratio", 0.01),
-    "power_usage_watts": ("power_watts", 1.0),
-    "ecc_uncorrected_errors": ("ecc_uncorrected_total", 1.0),
-    "ecc_corrected_errors": ("ecc_corrected_total", 1.0),
-    "pcie_replays": ("pcie_replays_total", 1.0),
-}
-"""Prometheus's manner of naming, with what its values are multiplied by."""
-
-
-def _sampled(samples: Iterable[tuple[str, str, float]]) -> Iterable[str]:
-    families: dict[str, list[Series]] = {}
-    for node, name, value in samples:
-        gpu = _GPU.fullmatch(name)
-        labels = {"node": node, "gpu": gpu[1]} if gpu else {"node": node}
-        short, factor = _RENAMED.get(gpu[2], (gpu[2], 1.0)) if gpu else (name, 1.0)
-        title = f"airyard_gpu_{short}" if gpu else f"airyard_node_{short}"
-        families.setdefault(_NO_NAME.sub("_", title), []).append((labels, value * factor))
-    for name in sorted(families):
-        kind = "counter" if name.endswith("_total") else "gauge"
-        yield _family(name, kind, "As sampled for MLflow, while a run is on the node.", families[name])
 
 
 def _family(name: str, kind: str, about: str, series: Iterable[Series]) -> str:

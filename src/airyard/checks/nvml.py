@@ -128,7 +128,7 @@ def _gpu(nvml: ModuleType, index: int) -> Gpu:
     mig, pci = ask("nvmlDeviceGetMigMode", handle), ask("nvmlDeviceGetPciInfo", handle)
     fabric = _fabric(nvml, ask, handle)
     processes = ask("nvmlDeviceGetComputeRunningProcesses", handle) or []
-    sram, links = _sram(nvml, ask, handle), _links(nvml, handle, errors)
+    sram, links = _sram(nvml, ask, handle), link_states(nvml, handle, errors)
     pages = [ask("nvmlDeviceGetRetiredPages", handle, cause) for cause in (0, 1)]
     return Gpu(
         index=index,
@@ -192,7 +192,7 @@ def _field(ask: Callable[..., Any], handle: Any, number: int) -> int | None:
     return int(values[0].value.uiVal)
 
 
-def _links(nvml: ModuleType, handle: Any, errors: dict[str, int]) -> tuple[bool, ...] | None:
+def link_states(nvml: ModuleType, handle: Any, errors: dict[str, int]) -> tuple[bool, ...] | None:
     """Return the state of every link there is; None where links are not told of at all, or no more.
 
     Links are numbered without holes: the first number that there is not ends them. Any other error is noted.

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from airyard.checks import nvml, nvml_load, nvml_state
+from airyard.checks.nvml_values import GpuValues
 
 _PARENT_EVERY_S = 5.0
 
@@ -57,7 +58,6 @@ def _count(library: ModuleType) -> int:
 _OPERATIONS: dict[str, Callable[[ModuleType, dict[str, Any]], Any]] = {
     "open": lambda library, asked: None,
     "seen": lambda library, asked: _seen(library),
-    "values": lambda library, asked: nvml_load.values(library, int(asked["index"])),
     "states": lambda library, asked: nvml_state.states(library, [str(one) for one in asked["uuids"]]),
     "loads": lambda library, asked: [asdict(nvml_load.load(library, i)) for i in range(_count(library))],
     "readings": lambda library, asked: asdict(nvml.read()),
@@ -73,6 +73,7 @@ def serve(stream: socket.socket) -> None:
         stream.sendall(_line({"id": 1, "error": {"code": nvml.NO_LIBRARY, "message": "no nvidia-ml-py"}}))
         return
     opened = False
+    values = GpuValues(pynvml)
     for line in stream.makefile("rb"):
         asked = json.loads(line)
         answer: dict[str, Any] = {"id": asked["id"]}
@@ -80,7 +81,10 @@ def serve(stream: socket.socket) -> None:
             if not opened:
                 pynvml.nvmlInit()
                 opened = True
-            answer["result"] = _OPERATIONS[asked["op"]](pynvml, asked)
+            if asked["op"] == "values":
+                answer["result"] = values.of(int(asked["index"]), rare=bool(asked.get("rare")))
+            else:
+                answer["result"] = _OPERATIONS[asked["op"]](pynvml, asked)
         except pynvml.NVMLError as error:
             answer["error"] = {"code": int(error.value), "message": str(error)}
         stream.sendall(_line(answer))

@@ -1,4 +1,4 @@
-"""Reads what changes while a GPU works: clocks, heat, power, counters; and the values that are kept as metrics.
+"""Reads what changes while a GPU works: clocks, heat, power, counters.
 
 Owns: these calls to nvidia-ml-py. Must not know: what a reading means (``gpu_watch.py``). Calls may hang: it runs in
 the process of ``nvml_child.py``. What a device or driver does not tell is None, or left out.
@@ -12,7 +12,7 @@ from typing import Any
 
 REPLAYS = "replays"
 _THERMAL_POLICY, _SW_THERMAL, _HW_THERMAL, _POWER_BRAKE = 75, 269, 270, 271
-_LINK_ERRORS = (52, 59, 208, 214, 215)
+LINK_ERRORS = (52, 59, 208, 214, 215)
 """Replays and recoveries of older links; received errors, recoveries that failed, recoveries of newer ones."""
 _SM_CLOCK = 1
 HARD_REASONS = 0x0C8
@@ -80,7 +80,7 @@ def load(nvml: ModuleType, index: int) -> Load:
         ask("nvmlDeviceGetEnforcedPowerLimit"),
     )
     times = ask.fields(_THERMAL_POLICY, _SW_THERMAL, _HW_THERMAL, _POWER_BRAKE)
-    heat = (times.get(_THERMAL_POLICY), _sum(times.get(_SW_THERMAL), times.get(_HW_THERMAL)))
+    heat = (times.get(_THERMAL_POLICY), summed(times.get(_SW_THERMAL), times.get(_HW_THERMAL)))
     return Load(
         index=index,
         utilization=int(rates.gpu) if rates is not None else None,
@@ -94,7 +94,8 @@ def load(nvml: ModuleType, index: int) -> Load:
     )
 
 
-def _sum(*values: int | None) -> int | None:
+def summed(*values: int | None) -> int | None:
+    """Return the sum of what was told; None when nothing was."""
     told = [value for value in values if value is not None]
     return sum(told) if told else None
 
@@ -105,31 +106,5 @@ def counts(nvml: ModuleType, index: int) -> Counts:
     return Counts(
         index=index,
         replays=ask("nvmlDeviceGetPcieReplayCounter"),
-        link_errors=_sum(*ask.fields(*_LINK_ERRORS).values()),
+        link_errors=summed(*ask.fields(*LINK_ERRORS).values()),
     )
-
-
-def values(nvml: ModuleType, index: int) -> dict[str, float]:
-    """Return the metrics of one device, by MLflow's names where it has one, without ``gpu_<i>_``. Cost: ten calls."""
-    ask = Asker(nvml, index)
-    told: dict[str, float] = {}
-    if (memory := ask("nvmlDeviceGetMemoryInfo")) is not None:
-        told["memory_usage_percentage"] = round(memory.used / memory.total * 100, 1)
-        told["memory_usage_megabytes"] = memory.used / 1e6
-    if (rates := ask("nvmlDeviceGetUtilizationRates")) is not None:
-        told["utilization_percentage"] = float(rates.gpu)
-    if (power_mw := ask("nvmlDeviceGetPowerUsage")) is not None:
-        told["power_usage_watts"] = power_mw / 1000
-        if limit_mw := ask("nvmlDeviceGetEnforcedPowerLimit"):
-            told["power_usage_percentage"] = round(power_mw / limit_mw * 100, 1)
-    plain = {
-        "temperature_celsius": ask("nvmlDeviceGetTemperature", 0),
-        "sm_clock_megahertz": ask("nvmlDeviceGetClockInfo", _SM_CLOCK),
-        "ecc_corrected_errors": ask("nvmlDeviceGetTotalEccErrors", 0, 0),
-        "ecc_uncorrected_errors": ask("nvmlDeviceGetTotalEccErrors", 1, 0),
-        "pcie_replays": ask("nvmlDeviceGetPcieReplayCounter"),
-    }
-    told.update({name: float(value) for name, value in plain.items() if value is not None})
-    if (reasons := ask("nvmlDeviceGetCurrentClocksEventReasons")) is not None:
-        told["throttled_by_hardware"] = float(bool(reasons & HARD_REASONS))
-    return told

@@ -117,8 +117,11 @@ class Nvml(Protocol):
         """Return the GPUs in index order."""
         ...
 
-    def values(self, index: int) -> dict[str, float]:
-        """Return the present metrics of one GPU by MLflow's names without ``gpu_<i>_``."""
+    def values(self, index: int, *, rare: bool = False) -> dict[str, float]:
+        """Return the present metrics of one GPU by MLflow's names without ``gpu_<i>_``.
+
+        ``rare``: also those that seldom change or cost more to read.
+        """
         ...
 
 
@@ -295,10 +298,11 @@ class NvidiaMl:
                 )
         return [self._seen[index] for index in sorted(self._seen)]
 
-    def values(self, index: int) -> dict[str, float]:
+    def values(self, index: int, *, rare: bool = False) -> dict[str, float]:
         """See ``Nvml``. What a GPU does not tell, or not in time, is left out."""
         try:
-            return {str(name): float(value) for name, value in self.client.ask("values", index=index).items()}
+            found = self.client.ask("values", index=index, rare=rare)
+            return {str(name): float(value) for name, value in found.items()}
         except (NvmlSilent, NvmlRefused):
             return {}
 

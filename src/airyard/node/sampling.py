@@ -17,6 +17,8 @@ import psutil
 from airyard.node.inventory import Nvml
 
 EVERY_S = 10.0
+RARE_EVERY = 3
+"""Of so many samples of an attempt one has what seldom changes; the server forgets a value after a minute."""
 _MEGA = 1e6
 
 
@@ -36,12 +38,14 @@ class Sampler:
         self._disk_folder = disk_folder
         self._nvml = nvml
         self._network_start: dict[str, tuple[int, int]] = {}
+        self._taken: dict[str, int] = {}
         psutil.cpu_percent(None)  # the first call has no interval to speak of
 
     def sample(self, attempts: list[Sampled]) -> list[dict[str, Any]]:
         """Return the ``samples`` entries, one an attempt. Cost: a few ms, and a few a GPU."""
         if not attempts:
             self._network_start.clear()
+            self._taken.clear()
             return []
         machine = self._machine()
         network = psutil.net_io_counters()
@@ -49,6 +53,7 @@ class Sampler:
         now_ms = time.time_ns() // 1_000_000
         live = {attempt.key for attempt in attempts}
         self._network_start = {key: at for key, at in self._network_start.items() if key in live}
+        self._taken = {key: self._taken.get(key, -1) + 1 for key in live}
         samples = []
         for attempt in attempts:
             first = self._network_start.setdefault(attempt.key, (received, sent))
@@ -76,8 +81,9 @@ class Sampler:
     def _gpus(self, attempt: Sampled) -> dict[str, float]:
         if self._nvml is None:
             return {}
+        rare = self._taken[attempt.key] % RARE_EVERY == 0
         return {
             f"gpu_{index}_{name}": value
             for index in attempt.devices
-            for name, value in self._nvml.values(index).items()
+            for name, value in self._nvml.values(index, rare=rare).items()
         }

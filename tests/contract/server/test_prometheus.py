@@ -24,6 +24,18 @@ from server_yard import HEADERS, Yard
 
 LINE = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\.)*",?)*)\})? (-?[0-9.e+-]+)')
 NODE = "sim-1xa10-0"
+ALL_OF_A_GPU = (
+    "temperature_celsius",
+    "utilization_percentage",
+    "power_usage_watts",
+    "ecc_uncorrected_errors",
+    "clock_event_reasons",
+    "slowdown_margin_celsius",
+    "remapped_rows_failure",
+    "nvlink_errors",
+    "pcie_receive_megabytes_per_second",
+    "pcie_transmit_megabytes_per_second",
+)
 
 
 @pytest.fixture
@@ -115,14 +127,38 @@ def test_what_rules_and_dashboard_use_is_there(yard: Yard) -> None:
         for file in ("alerts.yaml", "dashboard.json")
         for name in re.findall(r"\bairyard_[a-z_]+\b(?![\"':]*job)", (deploy / file).read_text())
     }
-    named = ("temperature_celsius", "utilization_percentage", "power_usage_watts", "ecc_uncorrected_errors")
-    values = {f"gpu_0_{name}": 50.0 for name in named}
+    values = {f"gpu_0_{name}": 50.0 for name in ALL_OF_A_GPU}
     sample = Sample(key=MemberKey(1, 0, 0), node=NODE, time_ms=1, values=values)
     yard.context.gauges.sampled(Samples(samples=(sample,)), yard.context.clock.now_ms())
     text = scraped(yard, HEADERS).text
     there = {name.partition("{")[0] for name in series(text)}
     assert wanted - there == set()
     assert series(text)[f'airyard_gpu_utilization_ratio{{node="{NODE}",gpu="0"}}'] == 0.5
+
+
+def test_why_a_gpu_is_slow_is_a_series_a_reason_and_what_was_not_told_is_not_there(yard: Yard) -> None:
+    values = {
+        "gpu_3_clock_event_reasons": float(0x0C4),
+        "gpu_3_pcie_receive_megabytes_per_second": 1_500.0,
+        "gpu_3_ecc_lifetime_uncorrected_errors": 0.0,
+    }
+    sample = Sample(key=MemberKey(1, 0, 0), node=NODE, time_ms=1, values=values)
+    yard.context.gauges.sampled(Samples(samples=(sample,)), yard.context.clock.now_ms())
+    text = scraped(yard, HEADERS).text
+    found = {name: value for name, value in series(text).items() if name.startswith("airyard_gpu_")}
+    on = {name.split('reason="')[1][:-2] for name, value in found.items() if "reason=" in name and value == 1}
+    off = {
+        name.split('reason="')[1][:-2] for name, value in found.items() if "reason=" in name and value == 0
+    }
+    assert on == {"sw_power_cap", "hw_thermal", "hw_power_brake"}
+    assert {"idle", "hw_slowdown", "sw_thermal"} <= off
+    labels = f'{{node="{NODE}",gpu="3"}}'
+    assert {name: value for name, value in found.items() if "reason=" not in name} == {
+        f"airyard_gpu_pcie_receive_bytes_per_second{labels}": 1.5e9,
+        f"airyard_gpu_ecc_lifetime_uncorrected_total{labels}": 0,
+    }
+    assert "# TYPE airyard_gpu_ecc_lifetime_uncorrected_total counter" in text
+    assert "# TYPE airyard_gpu_clock_event gauge" in text
 
 
 def _fields(one: HealthEvent) -> dict[str, Any]:
