@@ -30,6 +30,8 @@ from airyard.checks.preflight.compute import CHILD, summed
 from airyard.checks.preflight.network import communication, fingerprint
 from airyard.checks.thresholds import VERSION, generation_of, limits, load, of_pool
 from airyard.core.errors import UserError
+from airyard.core.health.clocks import CHECK as CLOCK
+from airyard.core.health.clocks import Reading, clocks_off
 from airyard.core.health.facts import CheckStatus
 from airyard.core.health.gangs import SURE, Facts, Odd, certified, group_key, odd_ones
 from airyard.node.exit_record import boot_id, read_json, write_json_by_rename
@@ -84,7 +86,7 @@ class GangChecks:
         self._note = note
         self._should_stop = should_stop
 
-    def facts(self, asked: Mapping[str, Any] | None) -> dict[str, Any]:
+    def facts(self, asked: Mapping[str, Any] | None, clock: Reading | None = None) -> dict[str, Any]:
         """Return what READY says beside where the member is met; nothing where no checks were asked for."""
         if not asked:
             return {}
@@ -95,6 +97,7 @@ class GangChecks:
             "image": os.environ.get("AIRYARD_IMAGE_DIGEST", ""),
             "communication": fingerprint(communication(os.environ, Path("/etc/nccl.conf"), None)),
             "certified": " ".join(self._certified()),
+            **(clock.facts() if clock is not None else {}),
         }
         return {"facts": facts, "store_port": _free_port()}
 
@@ -109,6 +112,7 @@ class GangChecks:
         facts: dict[int, Facts] = dict(enumerate(asked["facts"]))
         member, strict = int(order["member"]), bool((order.get("preflight") or {}).get("strict"))
         self._compare(facts, member, strict=strict)
+        self._clocks(facts, member, part.limits, strict=strict)
         limits = mark_of((order.get("preflight") or {}).get("limits"))
         key = group_key(facts, f"{airyard.__version__}/{VERSION}{limits}")
         if certified(facts, key) or part.python is None:
@@ -135,6 +139,17 @@ class GangChecks:
                 self._note(f"preflight: warn {odd.check}: the run's nodes differ: {odd.message}")
                 continue
             self._refuse(odd, member)
+
+    def _clocks(self, facts: Mapping[int, Facts], member: int, limits: Thresholds, *, strict: bool) -> None:
+        """Compare the clocks: the order of failures is told by them. Raises: GangUnfit where the pool asked."""
+        for limit, counts in (("clock_skew_ms_fail", strict), ("clock_skew_ms_warn", False)):
+            off = clocks_off(facts, limits[limit])
+            if off is None or off.odd is None:
+                continue
+            if counts:
+                self._refuse(off.odd, member)
+            self._note(f"preflight: warn {CLOCK}: {off.odd.message}; next: {off.odd.next_step}")
+            return
 
     def _refuse(self, odd: Odd, member: int) -> None:
         if odd.tied:

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 from airyard.node.machine_events import LaunchFailed
 
 if TYPE_CHECKING:
+    from airyard.core.health.clocks import Reading
     from airyard.node.gang_checks import GangChecks
     from airyard.node.meeting import MeetingPlace
     from airyard.node.preparation import Workbench
+    from airyard.node.runner_http import Channel
 
 
 class GangGate:
@@ -29,7 +31,10 @@ class GangGate:
         node_folder: Path,
         note: Callable[[str], None],
         should_stop: Callable[[], bool],
+        channel: Callable[[], Channel] | None = None,
     ) -> None:
+        """``channel`` makes a way to the server, to compare clocks by; None: nobody asks it."""
+        self._channel = channel
         self._order = order
         self._node = node
         self._node_folder = node_folder
@@ -46,7 +51,7 @@ class GangGate:
         if meeting is None or not asked:
             return meeting
         try:
-            return {**meeting, **self._checks().facts(asked)}
+            return {**meeting, **self._checks().facts(asked, self._clock())}
         except Exception as error:  # a gang of which one node says nothing is not checked
             self._note(f"preflight: this node says nothing of itself: {type(error).__name__}: {error}")
             return meeting
@@ -93,6 +98,11 @@ class GangGate:
         except Exception as error:  # a bug in a check is not known to be anybody's fault: the gang goes on
             self._note(f"preflight: the checks of the gang gave no answer: {type(error).__name__}: {error}")
         return None
+
+    def _clock(self) -> Reading | None:
+        from airyard.node.clock_offset import measure
+
+        return measure(self._channel()) if self._channel is not None else None
 
     def _checks(self) -> GangChecks:
         from airyard.node.gang_checks import GangChecks

@@ -316,7 +316,7 @@ class Runner:
 
     def _gate(self) -> GangGate:
         node, folder = self._spec.node, self._spec.node_folder
-        return GangGate(self._order, node, folder, self._note, lambda: self._state.ending)
+        return GangGate(self._order, node, folder, self._note, lambda: self._state.ending, self._channel)
 
     def _launch(self, instruction: Launch) -> None:
         self._gate().open(instruction.go, lambda: self._start(instruction), self._tell)

@@ -36,6 +36,7 @@ class Gang:
         self.stopped = threading.Event()
         self.notes: list[str] = []
         self.said: dict[int, GangUnfit | None] = {}
+        folder.mkdir(exist_ok=True)
         self.python = folder / "python"
         self.write(script)
 
@@ -130,6 +131,17 @@ def test_where_nobody_asked_only_the_driver_counts(tmp_path: Path) -> None:
     assert gang.run(image={0: "sha256:a", 1: "sha256:b"}) == {0: None, 1: None}
     assert any("warn host.image" in line for line in gang.notes)
     assert gang.run(driver={0: "1", 1: "2"}) != {0: None, 1: None}
+
+
+def test_the_node_whose_clock_is_off_refuses_where_the_pool_asked(tmp_path: Path) -> None:
+    clocks = {"clock_ms": {0: "0.1", 1: "-2000", 2: "0.3"}, "clock_error_ms": dict.fromkeys(range(3), "0.4")}
+    gang = Gang(tmp_path, 3, SUMS.replace("WRONG", "[]"))
+    gang.run(**clocks)
+    assert gang.causes() == {0: ("PLATFORM", ""), 1: ("NODE", "preflight"), 2: ("PLATFORM", "")}
+    assert "node n1 failed net.clock: the clock of node n1" in str(gang.said[1])
+    easy = Gang(tmp_path / "easy", 3, SUMS.replace("WRONG", "[]"), strict=False)
+    assert easy.run(**clocks) == dict.fromkeys(range(3))
+    assert len([line for line in easy.notes if "warn net.clock" in line]) == 3
 
 
 def test_a_wrong_sum_takes_out_the_node_that_has_it(tmp_path: Path) -> None:
