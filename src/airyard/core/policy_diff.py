@@ -130,6 +130,15 @@ def _without_same(policy: Policy, other: Policy) -> Policy:
 def _text(key: str, value: Any) -> str:
     if value is None:
         return "none"
+    if key == "thresholds":  # names such as copy_gb_s are no durations
+        return (
+            ", ".join(
+                f"{table}.{name} {number_text(limit)}"
+                for table, limits in value.items()
+                for name, limit in limits.items()
+            )
+            or "none"
+        )
     if isinstance(value, bool):
         return "true" if value else "false"
     if key.endswith("_s"):

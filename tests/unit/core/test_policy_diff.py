@@ -158,3 +158,10 @@ def test_durations_read_as_in_the_file(seconds: int, text: str) -> None:
 
 def test_numbers_have_no_idle_fraction() -> None:
     assert [number_text(value) for value in (8, 8.0, 2.5, 1e20)] == ["8", "8", "2.5", "1e+20"]
+
+
+def test_limits_of_checks_read_as_numbers_whatever_their_names() -> None:
+    plain = PoolPolicy(name="p", accelerator="CPU")
+    pool = replace(plain, thresholds=(("H100", "copy_gb_s", 48.0), ("all", "cpus_least", 8.0)))
+    (found,) = changes(Policy(pools=(plain,)), Policy(pools=(pool,)))
+    assert (found.before, found.after) == ("none", "H100.copy_gb_s 48, all.cpus_least 8")
