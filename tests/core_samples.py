@@ -209,6 +209,7 @@ STALL = StallNote(
     suspect_node="n1",
     evidence=("rank 3 on n1",),
     over_ms=15,
+    source="metrics",
 )
 JUDGEMENT = Judgement(
     verdict=FailureCause(

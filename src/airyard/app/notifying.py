@@ -127,7 +127,7 @@ def _subject(notice: Notice, run: Run | None, kind: str) -> str:
     if run is not None:
         what = {
             RunNotice.PREEMPTED.value: "was preempted and waits again",
-            RunNotice.STALLED.value: "makes no steps",
+            RunNotice.STALLED.value: "makes no progress",
         }.get(kind)
         outcome = (notice.outcome or "").lower().replace("_", " ")
         named = run.name if run.name == run.workload.experiment else f"{run.name}, {run.workload.experiment}"

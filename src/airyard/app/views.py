@@ -345,6 +345,7 @@ def _stall(stall: StallNote | None) -> Document | None:
     if stall is None:
         return None
     return {
+        "source": stall.source,
         "case": stall.case,
         "ranks": list(stall.ranks),
         "nodes": list(stall.nodes),

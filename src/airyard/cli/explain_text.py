@@ -183,12 +183,20 @@ def _both(found: Found, zone: tzinfo | None) -> Iterator[Pair]:
             yield "", f"and {told['count'] - len(shown)} more"
 
 
+_SIGNS = {"metrics": "MLflow metrics", "logs": "log lines", "gpu": "GPUs at work"}
+
+
 def _progress(found: Found) -> Iterator[Pair]:
     """Yield what the run tells of its steps: whether it makes any, who holds it up, and who is slow."""
     told = found.get("progress")
     if not told:
         return
-    yield "step", told["step"]
+    by = told.get("source", "steps")
+    if by == "steps" or (by == "metrics" and told["step"]):
+        yield "step", told["step"]
+    if by != "steps" and told.get("limit_ms"):
+        ago, limit = (duration(told[name]) for name in ("age_ms", "limit_ms"))
+        yield "watched by", f"{_SIGNS.get(by, by)}: the last {ago} ago; none for {limit} is a stall"
     stall = told.get("stall")
     if stall:
         yield "stalled", f"{stall['text']} (confidence {stall['confidence']:.0%})"

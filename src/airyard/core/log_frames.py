@@ -164,6 +164,16 @@ def iter_frames(buffer: bytes | bytearray | memoryview) -> tuple[list[LogRecord]
     return records, offset
 
 
+def holds_output(buffer: bytes | bytearray | memoryview) -> bool:
+    """True when one of the whole frames at the buffer's start is user output. Cost: as a rule the first header."""
+    offset = 0
+    while (found := frame_at(buffer, offset)) is not None:
+        if buffer[offset + 1] <= LogStream.STDERR:
+            return True
+        offset = found[0]
+    return False
+
+
 class Decoder:
     """Decodes a stream of frames that arrives in pieces of any size."""
 

@@ -89,11 +89,12 @@ def _attempt_ended(recorded: Recorded, event: events.AttemptEnded) -> Notice | N
 
 
 def _attempt_stalled(recorded: Recorded, event: events.AttemptStalled) -> Notice:
-    """A verdict that changes is about the same stall: it is told once."""
+    """A verdict that changes is about the same stall: it is told once; of signs without a step, once an attempt."""
     stall = event.stall
+    of = "" if stall.source == "steps" else f"{stall.source}."
     return Notice(
         kinds=(RunNotice.STALLED,),
-        key=f"stall.{event.run_id}.{event.attempt}.{stall.step}",
+        key=f"stall.{of}{event.run_id}.{event.attempt}.{stall.step}",
         at_ms=recorded.at_ms,
         message=stall.message,
         run_id=event.run_id,

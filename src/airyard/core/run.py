@@ -205,7 +205,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallNote:
-    """That an attempt made no steps, and the verdict on it; its terms are those of ``core.health.hangs``."""
+    """That an attempt made no steps, or gave no other signs of progress, and the verdict on it.
+
+    Its terms are those of ``core.health.hangs``, or of ``core.health.signs`` where ``source`` is not ``steps``.
+    """
 
     case: str
     ranks: tuple[int, ...]
@@ -218,6 +221,8 @@ class StallNote:
     evidence: tuple[str, ...] = ()
     over_ms: int = 0
     """When it made steps again; 0: not yet."""
+    source: str = "steps"
+    """What it was judged by: steps, metrics, logs, gpu."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,7 @@ from airyard.server.effects import Effects
 from airyard.server.engine_place import EnginePlace
 from airyard.server.engines import join_own_fleet, make_engine
 from airyard.server.estimates import EstimateKeeper
+from airyard.server.gang_watch import GangWatch, note_measured
 from airyard.server.garbage import Collector
 from airyard.server.housekeeping import Housekeeper
 from airyard.server.idle_rounds import IdleRounds
@@ -210,6 +211,9 @@ class Server:
     def _work_unasked(self, context: ServerContext, effects: Effects, parts: contextlib.ExitStack) -> None:
         """Begin what nobody asks for: people are told what happens, and idle nodes are tested."""
         self._notify(context, parts)
+        watch = GangWatch(context, self._inherited.leading.holds if self._inherited else lambda: True)
+        watch.start()
+        parts.callback(watch.stop)
         for tester in self._idle_tests(effects, context.loop):
             tester.start()
             parts.callback(tester.stop)
@@ -354,6 +358,7 @@ class Server:
             access=self._access(gatekeeper, loop),
             shutdown=self.ask_to_stop,
             gauges=effects.gauges,
+            signs=effects.signs,
             servers=self._servers(self._doors.public_url or url) if self._config.standby.servers else (),
         )
 
@@ -425,6 +430,7 @@ class Server:
             lambda request: _authorise(gatekeeper, request),
             _scopes(context, self._premises.yard_id()),
             lambda principal: person_scope(context, principal),
+            partial(note_measured, context),
         )
         if mlflow is not None:
             app.include_router(mlflow)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airyard.app.changes import ChangeFeed
+from airyard.app.gang_signs import GangSigns
 from airyard.app.gang_steps import GangSteps
 from airyard.app.loop import ControlLoop
 from airyard.core.access.people import People
@@ -114,6 +115,8 @@ class ServerContext:
     """What a preparing member is at (phase, detail); never journalled."""
     steps: GangSteps = field(default_factory=GangSteps)
     """What running gangs tell of their steps; never journalled."""
+    signs: GangSigns = field(default_factory=GangSigns)
+    """What else shows that attempts get on; never journalled."""
 
     def ask(self, command: Any) -> Future[Any]:
         """Shorthand for ``loop.submit``."""

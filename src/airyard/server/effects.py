@@ -27,6 +27,7 @@ from airyard.adapters.tracking_worker import (
     TrackingWorker,
 )
 from airyard.app.control import Control
+from airyard.app.gang_signs import GangSigns
 from airyard.app.loop import ControlLoop
 from airyard.app.pair_partners import partners
 from airyard.app.phases import attempt_end_ms
@@ -107,6 +108,7 @@ class Effects:
         self._pairs: PairRounds | None = None
         self._idle: IdleRounds | None = None
         self.gauges = Gauges()
+        self.signs = GangSigns()
         self._slow: queue.Queue[OpenTracking | CloseTracking | None] = queue.Queue()
         self._in_flight: set[Action] = set()
         self._lock = threading.Lock()
@@ -311,6 +313,7 @@ class Effects:
     def _store_samples(self, fact: Samples) -> None:
         self.gauges.sampled(fact, time.time_ns() // 1_000_000)
         for sample in fact.samples:
+            self.signs.sampled(sample.key, sample.values, time.monotonic_ns() // 1_000_000)
             prefix = f"system/node_{sample.key.member}/"
             points = tuple(
                 Metric(key=prefix + name, value=value, time_ms=sample.time_ms)

@@ -33,6 +33,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response, Stream
 from airyard.adapters.mlflow_endpoint import MlflowEndpoint, unreachable
 from airyard.adapters.tracking_spool import SpooledWrite, Spools, WriteSpool
 from airyard.core.errors import AiryardError, Denied, NotFound, Unavailable, UserError
+from airyard.server.metric_signs import progress_in
 from airyard.server.mlflow_people import CREATED_BY_USER_TAG, PersonScope, ask_of
 from airyard.server.mlflow_policy import (
     CREATED_BY_TAG,
@@ -118,11 +119,14 @@ class MlflowProxy(Generic[Principal]):
         scope_of: Callable[[Principal], AttemptScope | None],
         spools: Spools,
         person_of: Callable[[Principal], PersonScope | None] = lambda _: None,
+        measured: Callable[[Principal, int | None], None] = lambda principal, step: None,
     ) -> None:
+        """``measured`` hears of metrics that attempts write, with the newest step that they name."""
         self._upstream = upstream
         self._authorise = authorise
         self._scope_of = scope_of
         self._person_of = person_of
+        self._measured = measured
         self._spools = spools
         self._client = upstream.async_client()
         self._spooling = anyio.CapacityLimiter(8)
@@ -156,6 +160,9 @@ class MlflowProxy(Generic[Principal]):
             body = await self._check_person(person, request, path, purpose, body)
         held: str | None = None
         if scope is not None:
+            told, step = progress_in(purpose.operation, body or b"")
+            if told:
+                self._measured(principal, step)
             if purpose.creates_run:
                 body = with_maker(body or b"", scope.key)
             if _names_alias(request, body, scope):

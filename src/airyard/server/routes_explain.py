@@ -82,7 +82,8 @@ async def explain_run(context: Context, caller: Caller, ref: Ref) -> Document:
     run = await run_of(context, caller, ref)
     parts = await _parts(context, run)
     away = await query(context, _away) if run.state is RunState.ACTIVE else ()
-    progress = {"progress": progress_document(context.steps, run, context.clock.monotonic_ms())}
+    now_ms = context.clock.monotonic_ms()
+    progress = {"progress": progress_document(context.steps, context.signs, run, now_ms)}
     told = {"notifications": await _not_arrived(context, run)}
     return {**explain_views.NO_PARTS, **explanation(run, away=away), **parts, **progress, **told}
 

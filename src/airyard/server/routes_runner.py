@@ -27,7 +27,7 @@ from airyard.core.commands import MemberReports, Report, ReportKind
 from airyard.core.decide import Acknowledged
 from airyard.core.errors import AiryardError, Conflict, Denied, NotFound, Unavailable, UserError
 from airyard.core.ids import MemberKey
-from airyard.core.log_frames import iter_frames
+from airyard.core.log_frames import holds_output, iter_frames
 from airyard.core.policy import PoolPolicy
 from airyard.core.run import Attempt, LogClose, Member, MemberPhase, Run
 from airyard.core.versions import RUNNER
@@ -78,6 +78,7 @@ def router(desk: OrderDesk, leases: Leases | None = None) -> APIRouter:
             if not leases.heard(key, now_ms, epoch=epoch, lease_s=lease_s):
                 raise _lease_over(key)
         found = await _wait_for_orders(context, desk, key, after, min(wait_s, MAX_WAIT_S), leases)
+        context.signs.heard(key, context.clock.monotonic_ms())
         granted = [lease_order(leases.lease_s)] if leases is not None else []
         return {
             "protocol": spoken,
@@ -109,6 +110,8 @@ def router(desk: OrderDesk, leases: Leases | None = None) -> APIRouter:
             if "next" not in error.details:
                 raise
             return JSONResponse({"protocol": RUNNER.newest, "next": error.details["next"]}, status_code=409)
+        if holds_output(body):
+            context.signs.logged(key, context.clock.monotonic_ms())
         context.changes.publish([key.run_id])
         return JSONResponse({"protocol": RUNNER.newest, "next": expected})
 

@@ -86,6 +86,7 @@ class TrackingParts:
         authorise: Callable[[Request], Principal],
         scope_of: Callable[[Principal], AttemptScope | None],
         person_of: Callable[[Principal], PersonScope | None],
+        measured: Callable[[Principal, int | None], None],
     ) -> APIRouter | None:
         """Return the proxy's routes, or None when tracking is off. Call inside the event loop's process."""
         if self._endpoint is None or self._spools is None:
@@ -95,6 +96,7 @@ class TrackingParts:
             authorise=authorise,
             scope_of=scope_of,
             person_of=person_of,
+            measured=measured,
             spools=self._spools,
         )
         return router(self._proxy)

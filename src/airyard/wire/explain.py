@@ -129,6 +129,7 @@ class StallDoc(Answer):
     text: str
     suspect_node: str | None
     evidence: list[str]
+    source: str = "steps"
 
 
 class StragglerDoc(Answer):
@@ -145,9 +146,15 @@ class StragglerDoc(Answer):
 
 
 class ProgressDoc(Answer):
-    """What a running attempt tells of its steps by ``airyard.step``."""
+    """What a running attempt tells of its steps by ``airyard.step``, or by ``source`` where it tells of none.
+
+    ``age_ms`` and ``limit_ms``: since its last sign, and how long none may come; only where steps are not told.
+    """
 
     step: int
+    source: str = "steps"
+    age_ms: int | None = None
+    limit_ms: int | None = None
     stall: StallDoc | None
     stragglers: list[StragglerDoc]
 

@@ -11,7 +11,7 @@ from airyard.wire.answer import Answer
 
 
 class AttemptStallDoc(Answer):
-    """The last time that an attempt made no steps, and which ranks held it up (docs/health.md)."""
+    """The last time that an attempt made no progress, and which ranks held it up (docs/health.md)."""
 
     case: str
     ranks: list[int]
@@ -23,6 +23,7 @@ class AttemptStallDoc(Answer):
     confidence: float
     suspect_node: str | None
     evidence: list[str]
+    source: str = "steps"
 
 
 class EvidenceDoc(Answer):

@@ -1,4 +1,4 @@
-"""Decides what follows from a verdict on a gang's steps: it is noted, and the attempt ended where the run asks for it.
+"""Decides what follows from a verdict on a gang's progress: it is noted, and the attempt ended if the run asks for it.
 
 Owns: which verdicts are news. Must not know: how one is reached (``core.health.hangs``).
 """
@@ -46,5 +46,9 @@ def judged(state: ClusterState, command: GangJudged, now_ms: int) -> Decision:
 
 
 def says_same(known: StallNote | None, stall: StallNote) -> bool:
-    """True when a stall is known, is not over, and blames the same ranks."""
-    return known is not None and not known.over_ms and (known.case, known.ranks) == (stall.case, stall.ranks)
+    """True when a stall is known, is not over, rests on the same signs and names the same ranks or nodes."""
+    return known is not None and not known.over_ms and _said(known) == _said(stall)
+
+
+def _said(stall: StallNote) -> tuple[object, ...]:
+    return stall.source, stall.case, stall.ranks, stall.nodes
