@@ -350,7 +350,7 @@ class StopOrdered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStalled:
-    """The gang makes no steps, or the verdict on that is another one than before."""
+    """The gang makes no progress, or the verdict on that is another one than before."""
 
     run_id: int
     attempt: int

@@ -27,7 +27,7 @@ class RunNotice(Enum):
     PREEMPTED = "preempted"
     """An attempt had to leave, and the run waits for another place."""
     STALLED = "stalled"
-    """It makes no steps."""
+    """It makes no progress."""
     DONE = "done"
     """It ended, however it did."""
 

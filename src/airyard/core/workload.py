@@ -248,7 +248,7 @@ class PreemptionRules:
 
 
 class HangAction(Enum):
-    """What becomes of a gang that makes no steps."""
+    """What becomes of a gang that makes no progress."""
 
     REPORT = "report"
     RESTART = "restart"
@@ -257,10 +257,10 @@ class HangAction(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangRules:
-    """When a gang that tells of its steps counts as hanging, and what is done then."""
+    """When a gang counts as hanging, by its steps or other signs, and what is done then."""
 
     timeout_s: int | None = None
-    """None: it follows from the step times."""
+    """None: it follows from the times of steps, metrics or lines."""
     action: HangAction = HangAction.REPORT
 
     def to_json(self) -> dict[str, Any]:

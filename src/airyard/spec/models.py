@@ -249,11 +249,13 @@ class PreemptionBlock(Block):
 
 
 class HangBlock(Block):
-    """When a run that tells of its steps (airyard.step) counts as hanging, and what is done then: docs/health.md."""
+    """When a run that makes no progress counts as hanging, and what is done then: docs/health.md."""
 
     timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = setting(
-        "No step for so long is a hang, unless user code says otherwise for a part of its own.",
-        shown_default="60, or 5 times the longest of the last 50 steps if that is more",
+        "No step (airyard.step) for so long is a hang, unless user code says otherwise for a part of its own. Of a run "
+        "that tells of no steps: no metric, else no log line, once they came regularly for as long.",
+        shown_default="60, or 5 times the longest of the last 50 steps if that is more; without steps 10 to 30 minutes "
+        "at least",
         origin=Origin.AIRYARD,
     )
     action: HangActionName | None = setting(
@@ -290,7 +292,7 @@ class NotifyBlock(Block):
 
     on: Annotated[list[NotifyOn], Field(min_length=1)] = setting(
         "On which occasions: failed (ended in failure or out of time), preempted (had to leave, waits again), "
-        "stalled (makes no steps), done (ended, however it did).",
+        "stalled (makes no progress), done (ended, however it did).",
         required=True,
         origin=Origin.AIRYARD,
         examples=[["failed", "preempted"]],
@@ -368,7 +370,7 @@ class WorkloadFile(Block):
     )
     timeouts: TimeoutsBlock | None = setting("Limits beside timeout_minutes.", origin=Origin.AIRYARD)
     preemption: PreemptionBlock | None = setting("How the run is asked to leave.", origin=Origin.AIRYARD)
-    hang: HangBlock | None = setting("What to do when the run makes no steps.", origin=Origin.AIRYARD)
+    hang: HangBlock | None = setting("What to do when the run makes no progress.", origin=Origin.AIRYARD)
     notify: Annotated[list[NotifyBlock], Field(max_length=MAX_RULES)] | None = setting(
         "Whom to tell when something becomes of the run.", origin=Origin.AIRYARD
     )

@@ -15,6 +15,7 @@ from airyard.core.log_frames import (
     LogStream,
     encode,
     frame_at,
+    holds_output,
     iter_frames,
 )
 
@@ -110,3 +111,15 @@ def test_gap_stands_for_its_range() -> None:
 def test_damaged_gap_payload_is_named(payload: bytes) -> None:
     with pytest.raises(DamagedFrame):
         Gap.decode(payload)
+
+
+def test_whether_a_batch_holds_output_is_told_by_its_headers() -> None:
+    def frame(stream: LogStream, seq: int) -> bytes:
+        return encode(LogRecord(stream=stream, seq=seq, time_ns=5, payload=b"words"))
+
+    notes = frame(LogStream.AIRYARD, 1) + frame(LogStream.AIRYARD, 2)
+    assert not holds_output(b"")
+    assert not holds_output(notes)
+    assert holds_output(notes + frame(LogStream.STDERR, 3))
+    assert holds_output(frame(LogStream.STDOUT, 1) + notes)
+    assert not holds_output(notes + frame(LogStream.STDOUT, 3)[:-1])

@@ -113,6 +113,9 @@ def test_a_stall_is_one_occasion_however_often_its_verdict_changes() -> None:
     assert [kind.value for kind in one.kinds] == ["stalled"]
     assert (one.key, one.node, one.message) == (other.key, "n3", "rank 3 waits in no collective")
     assert later.key != one.key
+    by_logs = told(e.AttemptStalled(run_id=5, attempt=1, stall=replace(stall, source="logs")), 11)
+    assert by_logs is not None
+    assert by_logs.key not in (one.key, later.key)
 
 
 def test_events_at_another_place_or_time_are_other_occasions() -> None:
