@@ -70,13 +70,7 @@ def router(desk: OrderDesk, leases: Leases | None = None) -> APIRouter:
         spoken = _common_protocol(protocol, protocol - 1)
         if protocol < RUNNER.newest:
             context.older_runners.add(key)
-        ours = context.loop.peek(lambda control: control.state.epoch)
-        if epoch > ours:
-            raise _superseded(ours, epoch)
-        if leases is not None:
-            now_ms = context.clock.monotonic_ms()
-            if not leases.heard(key, now_ms, epoch=epoch, lease_s=lease_s):
-                raise _lease_over(key)
+        ours = _heard(context, key, leases, epoch, lease_s)
         found = await _wait_for_orders(context, desk, key, after, min(wait_s, MAX_WAIT_S), leases)
         context.signs.heard(key, context.clock.monotonic_ms())
         granted = [lease_order(leases.lease_s)] if leases is not None else []
@@ -124,6 +118,17 @@ def router(desk: OrderDesk, leases: Leases | None = None) -> APIRouter:
         return StreamingResponse(_blocks(blob), media_type="application/gzip")
 
     return routes
+
+
+def _heard(context: ServerContext, key: MemberKey, leases: Leases | None, epoch: int, lease_s: float) -> int:
+    """Note that a runner was heard; return the epoch here. Raises: where it knows a newer one or its lease is over."""
+    ours = context.loop.peek(lambda control: control.state.epoch)
+    if epoch > ours:
+        raise _superseded(ours, epoch)
+    now_ms = context.clock.monotonic_ms()
+    if leases is not None and not leases.heard(key, now_ms, epoch=epoch, lease_s=lease_s):
+        raise _lease_over(key)
+    return ours
 
 
 async def _looks(request: Request) -> dict[str, Any]:
