@@ -62,6 +62,14 @@ def at_work(yard: Yard, run_id: int, attempt: int) -> set[str]:
     return {str(member["node"]) for member in run["attempts"][attempt]["members"]}
 
 
+def ill_gang(yard: Yard) -> tuple[int, str]:
+    """Start a gang and have a GPU fail under it; return the run and the node."""
+    gang = yard.submit("sleep 600", accelerator=KIND, nodes=GANG)
+    ill = sorted(at_work(yard, gang, 0))[0]
+    fail(yard, ill)
+    return gang, ill
+
+
 def ran_on(yard: Yard) -> str:
     """Run something short to its end; return where it was."""
     run = yard.ended(yard.submit("true", accelerator=KIND), timeout=PATIENCE_S)
@@ -99,9 +107,7 @@ def healthy_after_runs(yard: Yard, node: str) -> None:
 
 def test_a_run_and_its_node_come_back_without_a_hand(circle_yard: MakeYard) -> None:
     yard = circle_yard("sleep 3", "sleep 1")
-    gang = yard.submit("sleep 600", accelerator=KIND, nodes=GANG)
-    ill = sorted(at_work(yard, gang, 0))[0]
-    fail(yard, ill)
+    gang, ill = ill_gang(yard)
     assert ill not in at_work(yard, gang, 1)
     reached(yard, ill, "CORDONED")
     first = ran_on(yard)
@@ -131,9 +137,7 @@ def test_a_run_and_its_node_come_back_without_a_hand(circle_yard: MakeYard) -> N
 
 def test_a_server_killed_while_a_node_is_tested_goes_on_where_it_was(circle_yard: MakeYard) -> None:
     yard = circle_yard("true", "sleep 3")
-    gang = yard.submit("sleep 600", accelerator=KIND, nodes=GANG)
-    ill = sorted(at_work(yard, gang, 0))[0]
-    fail(yard, ill)
+    gang, ill = ill_gang(yard)
     wait_for(lambda: said(yard, "retest"), timeout=PATIENCE_S, what="a test of the node")
     os.kill(yard.server_pid(), signal.SIGKILL)
     yard.up()
@@ -149,9 +153,7 @@ def test_a_server_killed_while_a_node_is_tested_goes_on_where_it_was(circle_yard
 
 def test_a_remedy_under_way_when_the_server_dies_is_not_done_twice(circle_yard: MakeYard) -> None:
     yard = circle_yard("sleep 3", "sleep 1")
-    gang = yard.submit("sleep 600", accelerator=KIND, nodes=GANG)
-    ill = sorted(at_work(yard, gang, 0))[0]
-    fail(yard, ill)
+    gang, ill = ill_gang(yard)
     wait_for(lambda: said(yard, "remedy"), timeout=PATIENCE_S, what="a remedy")
     os.kill(yard.server_pid(), signal.SIGKILL)
     yard.up()

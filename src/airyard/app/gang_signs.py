@@ -9,13 +9,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airyard.core.health import signs
 from airyard.core.health.pulses import GpuTrack, Pulse
 from airyard.core.health.signs import GangSeen, MemberSeen, Silence
 from airyard.core.ids import AttemptKey, MemberKey
-from airyard.core.run import Attempt
+from airyard.core.run import Attempt, Member
 
 MOST_GANGS = 4096
 MOST_GPUS = 32
@@ -102,9 +102,7 @@ class GangSigns:
                 return None
             return GangSeen(
                 members=tuple(
-                    _member_seen(gang.members.get(member.index), member.index, member.node, devices, now_ms)
-                    for member in attempt.members
-                    for devices in (len(member.devices),)
+                    _member_seen(gang.members.get(member.index), member, now_ms) for member in attempt.members
                 ),
                 metrics=gang.metrics.told(now_ms),
                 logs=gang.logs.told(now_ms),
@@ -137,14 +135,18 @@ class GangSigns:
         return self._gang(key.attempt_key).members.setdefault(key.member, _Member(heard_ms=at_ms))
 
 
-def _member_seen(known: _Member | None, index: int, node: str, devices: int, now_ms: int) -> MemberSeen:
+def _member_seen(known: _Member | None, member: Member, now_ms: int) -> MemberSeen:
+    plain = MemberSeen(
+        member=member.index,
+        node=member.node,
+        heard_ms=signs.UNHEARD_MS + 1,
+        devices=len(member.devices),
+    )
     if known is None:  # nobody has heard of it since this server was started
-        return MemberSeen(member=index, node=node, heard_ms=signs.UNHEARD_MS + 1, devices=devices)
-    return MemberSeen(
-        member=index,
-        node=node,
+        return plain
+    return replace(
+        plain,
         heard_ms=max(0, now_ms - known.heard_ms),
-        devices=devices,
         logs=known.logs.told(now_ms),
         gpus=tuple(track.seen(number, now_ms) for number, track in sorted(known.gpus.items())),
     )

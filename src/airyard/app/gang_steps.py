@@ -162,11 +162,10 @@ class GangSteps:
         )
 
     def newest_step(self, attempt: AttemptKey) -> int | None:
-        """Return the step that the foremost rank has made."""
+        """Return the step that the foremost rank has made. Any thread: members may tell meanwhile."""
         gang = self._gangs.get(attempt)
-        return (
-            max((one.step for each in gang.members.values() for one in each), default=None) if gang else None
-        )
+        told = tuple(gang.members.values()) if gang else ()
+        return max((one.step for each in told for one in each), default=None)
 
     def _ranks(self, key: AttemptKey, attempt: Attempt) -> Sequence[tuple[RankTold, str]]:
         gang = self._gangs.get(key)

@@ -73,7 +73,11 @@ def serve(stream: socket.socket) -> None:
         stream.sendall(_line({"id": 1, "error": {"code": nvml.NO_LIBRARY, "message": "no nvidia-ml-py"}}))
         return
     opened = False
-    values = GpuValues(pynvml)
+    values = GpuValues(pynvml)  # it remembers counters from one question to the next
+    operations: dict[str, Callable[[ModuleType, dict[str, Any]], Any]] = {
+        **_OPERATIONS,
+        "values": lambda library, asked: values.of(int(asked["index"]), rare=bool(asked.get("rare"))),
+    }
     for line in stream.makefile("rb"):
         asked = json.loads(line)
         answer: dict[str, Any] = {"id": asked["id"]}
@@ -81,10 +85,7 @@ def serve(stream: socket.socket) -> None:
             if not opened:
                 pynvml.nvmlInit()
                 opened = True
-            if asked["op"] == "values":
-                answer["result"] = values.of(int(asked["index"]), rare=bool(asked.get("rare")))
-            else:
-                answer["result"] = _OPERATIONS[asked["op"]](pynvml, asked)
+            answer["result"] = operations[asked["op"]](pynvml, asked)
         except pynvml.NVMLError as error:
             answer["error"] = {"code": int(error.value), "message": str(error)}
         stream.sendall(_line(answer))

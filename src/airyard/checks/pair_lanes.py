@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from airyard.checks import pair_child
@@ -66,10 +66,7 @@ def measure(
                 reads[place] = _one(lane, port, token, options)
             elif place in reads and _is_slow(reads[place], [*reads.values()]):
                 reads[place] = max(reads[place], _one(lane, port, token, options), key=lambda one: one.gb_s)
-    return [
-        {"a": one.a, "b": one.b, "kind": one.kind, "gb_s": one.gb_s, "problem": one.problem}
-        for one in reads.values()
-    ]
+    return [asdict(one) for one in reads.values()]
 
 
 def _is_slow(read: LaneRead, reads: Sequence[LaneRead]) -> bool:

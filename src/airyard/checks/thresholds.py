@@ -5,7 +5,6 @@ Owns: the file's form, and which generation a GPU is of. Must not know: what a l
 
 from __future__ import annotations
 
-import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from typing import Any
 
 from airyard.checks.contract import Thresholds
 from airyard.core.errors import UserError
-from airyard.core.health.limit_names import EVERYWHERE, NAMES, TABLES
+from airyard.core.health.limit_names import EVERYWHERE, NAMES, TABLES, wrong_with
 
 VERSION = 1
 SITE = "site"
@@ -54,34 +53,44 @@ def parse(text: str, name: str) -> Table:
     version = data.pop("version", None)
     if version != VERSION:
         raise _refusal(name, f"its version is {version!r}; this release reads {VERSION}")
-    return {group: _group(name, group, values) for group, values in data.items()}
+    return {group: _group(name, text, group, values) for group, values in data.items()}
 
 
-def _group(name: str, group: str, values: Any) -> dict[str, tuple[float, str]]:
+def _group(name: str, text: str, group: str, values: Any) -> dict[str, tuple[float, str]]:
     if not isinstance(values, Mapping):
-        raise _refusal(name, f"{group} is no table")
+        raise _refusal(name, f"{group} is no table{_line(text, '', group)}")
+    if group not in TABLES:
+        known = ", ".join(TABLES[1:])
+        raise _refusal(name, f"[{group}] is neither [all] nor a generation ({known}){_line(text, group)}")
     read: dict[str, tuple[float, str]] = {}
     for key, given in values.items():
         value, source = (
             (given.get("value"), given.get("source")) if isinstance(given, Mapping) else (given, SITE)
         )
+        place = _line(text, group, key)
+        if key not in NAMES:
+            raise _refusal(name, f"[{group}] {key}: no check asks for it{place}")
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise _refusal(name, f"[{group}] {key} is no number: {value!r}")
-        if not (math.isfinite(value) and value >= 0):
-            raise _refusal(name, f"[{group}] {key} is no number from 0: {value}")
+            raise _refusal(name, f"[{group}] {key} is no number: {value!r}{place}")
+        if wrong := wrong_with(key, value):
+            raise _refusal(name, f"[{group}] {key} is {wrong}: {value}{place}")
         read[key] = (float(value), str(source or SITE))
     return read
 
 
-def merged(base: Table, own: Table, name: str) -> Table:
-    """Put a site's own limits over others. Raises: UserError for a key that no check asks for."""
-    for group, values in own.items():
-        if group not in TABLES:
-            raise _refusal(name, f"[{group}] is neither [all] nor a generation ({', '.join(TABLES[1:])})")
-        for key in values:
-            if key not in NAMES:
-                raise _refusal(name, f"[{group}] {key}: no check asks for it")
-    return _over(base, own)
+def _line(text: str, group: str, key: str = "") -> str:
+    """Say on which line a table begins or a key of it stands; nothing where it is written in another way."""
+    now = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.partition("#")[0].strip()
+        if bare.startswith("["):
+            now = bare.strip("[] ").strip("\"'")
+            found = not key and now == group
+        else:
+            found = bool(key) and now == group and bare.partition("=")[0].strip().strip("\"'") == key
+        if found:
+            return f" (line {number})"
+    return ""
 
 
 def of_pool(base: Table, tables: Mapping[str, Mapping[str, Any]], pool: str) -> Table:
@@ -115,7 +124,7 @@ def load(own: Path | None = None) -> Table:
         text = own.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise _refusal(str(own), f"it cannot be read: {error}") from None
-    return merged(packaged(), parse(text, str(own)), str(own))
+    return _over(packaged(), parse(text, str(own)))
 
 
 def is_own(source: str) -> bool:

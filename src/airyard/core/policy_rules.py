@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 
-from airyard.core.health.limit_names import NAMES, TABLES
+from airyard.core.health.limit_names import NAMES, TABLES, wrong_with
 from airyard.core.policy import (
     DEFAULT_PROJECT,
     EVERYBODY,
@@ -158,11 +158,11 @@ def _limits(here: Path, pool: PoolPolicy) -> Iterator[Problem]:
                 f"no check asks for a limit {name!r}, table {table} of pool {pool.name}{near(name, NAMES)}",
                 "docs/health.md names the limits",
             )
-        elif not (math.isfinite(value) and value >= 0):
+        elif wrong := wrong_with(name, value):
             yield _bad(
                 (*here, table, name),
-                f"the limit {name} of pool {pool.name} is {value:g}",
-                "give a number from 0, or leave it out: then the machine's limit holds, or the packaged one",
+                f"the limit {name} of pool {pool.name} is {value:g}, {wrong}",
+                "mend it, or leave it out: then the machine's limit holds, or the packaged one",
             )
 
 

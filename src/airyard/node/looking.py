@@ -11,8 +11,9 @@ import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
+
+import psutil
 
 from airyard.node.stacks import Seen, find_py_spy, look
 
@@ -126,29 +127,27 @@ def _row(rank: int, pid: int, seen: Seen, devices: list[dict[str, Any]]) -> dict
 
 def _rank(pid: int) -> int | None:
     try:
-        data = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
+        variables = psutil.Process(pid).environ()
+    except (psutil.Error, OSError):
         return None
-    variables = dict(part.split(b"=", 1) for part in data.split(b"\0") if b"=" in part)
     for name in _RANK_VARIABLES:
-        value = variables.get(name.encode(), b"")
-        if value.isdigit() and len(value) < 9:
+        value = variables.get(name, "")
+        if value.isdecimal() and len(value) < 9:
             return int(value)
     return None
 
 
 def _parent(pid: int) -> int:
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return int(text.rpartition(")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
+        return psutil.Process(pid).ppid()
+    except (psutil.Error, OSError):
         return 0
 
 
 def _name(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
+        return psutil.Process(pid).name()
+    except (psutil.Error, OSError):
         return ""
 
 

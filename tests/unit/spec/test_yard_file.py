@@ -165,13 +165,15 @@ pools:
         cpu_least: 8
         nvlinks: -1
         copy_gb_s: many
+        disk_free_share_fail: 5
       H10: {nvlinks: 12}
 """
     assert [(line, path) for line, _, path in problems(bad)] == [
         (6, "pools.p.thresholds.all.cpu_least"),
         (7, "pools.p.thresholds.all.nvlinks"),
         (8, "pools.p.thresholds.all.copy_gb_s"),
-        (9, "pools.p.thresholds.H10"),
+        (9, "pools.p.thresholds.all.disk_free_share_fail"),
+        (10, "pools.p.thresholds.H10"),
     ]
     said = refused(bad).message
     assert "did you mean 'cpus_least'?" in said
