@@ -19,6 +19,9 @@ class Fix:
     command: str | None = None
     patch: Mapping[str, Any] | None = None
 
+    def __str__(self) -> str:
+        return self.text
+
     def as_json(self) -> dict[str, Any]:
         """Return the ``fix`` object of the JSON envelope; absent parts are left out."""
         out: dict[str, Any] = {"text": self.text}

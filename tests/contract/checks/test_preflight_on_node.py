@@ -157,6 +157,7 @@ def test_limits_with_an_error_leave_the_last_good_ones_and_new_ones_void_a_certi
     table, told = program.limits_of(file)
     assert table["all"]["idle_temperature_warn"][0] == 30
     assert f"{file} cannot be used: [all] idle_temperature_wern: no check asks for it" in told[0].message
+    assert told[0].next_step.startswith("Write `[all]`")
     file.with_name(".thresholds.toml.good").unlink()
     table, told = program.limits_of(file)
     assert table["all"]["idle_temperature_warn"][0] == 60
