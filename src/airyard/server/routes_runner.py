@@ -134,9 +134,10 @@ def _heard(context: ServerContext, key: MemberKey, leases: Leases | None, epoch:
 async def _looks(request: Request) -> dict[str, Any]:
     context, key = _caller(request)
     body = _look(await _limited_body(request))
-    if context.loop.peek(lambda control: _is_live(control, key)):
-        context.steps.looks.put(key, body)
-        await weigh(context, key)
+    if not context.loop.peek(lambda control: _is_live(control, key)):
+        raise AttemptOver(f"attempt {key.attempt_key} is over")
+    context.steps.looks.put(key, body)
+    await weigh(context, key)
     return {"protocol": RUNNER.newest}
 
 

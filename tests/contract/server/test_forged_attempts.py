@@ -78,6 +78,7 @@ async def asked(client: httpx.AsyncClient) -> dict[str, httpx.Response]:
         "GET /orders": await client.get("/orders?wait_s=0"),
         "POST /reports": await client.post("/reports", json=report(phase="code", detail="forged")),
         "POST /logs": await client.post("/logs", content=frame(0, "a forged line\n")),
+        "POST /looks": await client.post("/looks", json={"number": 1, "ranks": []}),
         "GET /code/{tree_hash}": await client.get(f"/code/{OWN_CODE}"),
     }
 
@@ -116,14 +117,15 @@ def test_a_forged_token_gets_nowhere_and_is_noted(yard: RunnerYard) -> None:
         }
         for what, token in tokens.items():
             async with yard.runner(token) as forger:
-                for route, answer in (await asked(forger)).items():
+                answers = await asked(forger)
+                for route, answer in answers.items():
                     assert (answer.status_code, answer.json()["error_code"]) == (401, "UNAUTHENTICATED"), (
                         what,
                         route,
                     )
         assert yard.context.logs.end(first).next_seq == 0
         noted = [entry for entry in yard.audit() if entry["path"].startswith("/api/v1/runner/")]
-        assert len(noted) == len(tokens) * 4
+        assert len(noted) == len(tokens) * len(answers)
         assert {entry["outcome"] for entry in noted} == {"refused"}
         assert mac not in json.dumps(noted)
         async with yard.as_user("bob") as bob, yard.runner(bob.headers["authorization"][7:]) as person:
@@ -158,6 +160,7 @@ def test_the_token_of_an_attempt_that_is_over_changes_nothing(yard: RunnerYard) 
                 again = await old.post("/logs", content=frame(0, "the last line\n"))
                 assert again.json()["next"] == before.next_seq, "what was sent already may be sent again"
                 assert (await old.get(f"/code/{OWN_CODE}")).status_code == 404
+                assert (await old.post("/looks", json={"number": 1, "ranks": []})).status_code == 410
             assert yard.context.logs.end(key) == before
             assert "grave" not in (await bob.get(f"/runs/{run}/logs")).text
             assert (await bob.get(f"/runs/{run}")).json()["run"]["status"] == "SUCCEEDED"
