@@ -22,6 +22,17 @@ class BreakerDoc(Answer):
     why: str
 
 
+class FabricFaultDoc(Answer):
+    """What is at fault between nodes and not found well since: EDGE, LEAF or RAIL. Times are RFC 3339."""
+
+    pool: str
+    what: str
+    where: str
+    since: str
+    seen: str
+    next_step: str
+
+
 class HealthEventsAnswer(Answer):
     """What became of nodes by their health, the newest last."""
 
@@ -29,6 +40,8 @@ class HealthEventsAnswer(Answer):
     breakers: list[BreakerDoc]
     tests: list[IdleTestDoc] = Field(default_factory=list)
     """Of idle nodes: the newest of each node, and the newest sweeps of each pool."""
+    faults: list[FabricFaultDoc] = Field(default_factory=list)
+    """Between nodes, the oldest first, whenever they began; none where one node was asked for."""
 
 
 class MaintenanceRequest(Part):

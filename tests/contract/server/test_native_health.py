@@ -12,8 +12,10 @@ import httpx
 import pytest
 
 from airyard.core.actions import RunRemedy, RunRetest
-from airyard.core.commands import Command, RemedyDone, RetestDone
+from airyard.core.commands import Command, RemedyDone, RetestDone, SweepDone
+from airyard.core.health.fabric_faults import edge_fault
 from airyard.core.health.facts import CheckStatus, Remedy, Retest
+from airyard.core.health.idle_records import SweepNote
 from airyard.core.health.states import RemedyOutcome
 from airyard.server.remedies import Remedies
 from airyard.wire import native
@@ -94,6 +96,26 @@ def test_a_broken_node_goes_round_the_circle_and_tells_its_story(yard: Yard) -> 
             print()
             for step in shown.story:
                 print(f"{step.at}  {step.before:>12} -> {step.after}")
+
+    play(scene())
+
+
+def test_a_fault_between_nodes_is_listed_until_it_is_found_well(yard: Yard) -> None:
+    async def standing(client: httpx.AsyncClient, **asked: Any) -> list[tuple[str, str, str]]:
+        answer = await client.get("/health/events", params=asked)
+        told = HealthEventsAnswer.model_validate(answer.json())
+        assert all(one.next_step and one.since <= one.seen for one in told.faults)
+        return [(one.pool, one.what, one.where) for one in told.faults]
+
+    async def scene() -> None:
+        async with yard.client() as client:
+            bad = SweepNote(number=0, at_ms=yard.context.clock.now_ms(), tests=9, edges=((ONE, TWO),))
+            yard.tell(SweepDone(pool="GPU_1xA10", sweep=bad))
+            assert await standing(client) == [("GPU_1xA10", "EDGE", f"{ONE} - {TWO}")]
+            assert await standing(client, node=ONE) == []
+            well = replace(bad, number=1, edges=(), well=(edge_fault((ONE, TWO)),))
+            yard.tell(SweepDone(pool="GPU_1xA10", sweep=well))
+            assert await standing(client) == []
 
     play(scene())
 
