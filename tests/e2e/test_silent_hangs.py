@@ -65,6 +65,19 @@ def test_lines_that_stop_are_a_stall_where_nothing_else_tells(tracked: Yard) -> 
         tracked.ended(each)
 
 
+def test_a_look_names_the_rank_that_stands_elsewhere(tracked: Yard, tmp_path: Path) -> None:
+    run_id = tracked.submit(command(tmp_path, "apart"), hang={"timeout_seconds": 6}, nodes=3)
+    found = tracked.until(run_id, lambda run: run["attempts"] and run["attempts"][0]["stall"], 120)
+    stall = found["attempts"][0]["stall"]
+    assert (stall["source"], stall["case"], stall["ranks"]) == ("metrics", "ODD_STACK", [1])
+    assert "rank 1 on" in stall["message"]
+    assert "stands elsewhere in the program" in stall["message"]
+    assert any("wait_for_data (silent_training.py" in text for text in stall["evidence"])
+    assert (stall["confidence"], stall["suspect_node"]) == (0.4, None), "a stack is no proof"
+    tracked.ok("cancel", str(run_id))
+    tracked.ended(run_id)
+
+
 def test_where_it_asks_for_it_it_is_started_again(tracked: Yard, tmp_path: Path) -> None:
     asked = {"timeout_seconds": 6, "action": "restart"}
     run = tracked.ended(tracked.submit(command(tmp_path, "once"), hang=asked, max_retries=1), timeout=150)

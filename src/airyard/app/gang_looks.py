@@ -6,6 +6,7 @@ What is seen comes from the member's own machine under its own token: believed n
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -46,44 +47,49 @@ class _Look:
 
 
 class GangLooks:
-    """The newest look at each attempt that stands still. Used on the server's event loop alone."""
+    """The newest look at each attempt that stands still. Any thread."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._looks: OrderedDict[AttemptKey, _Look] = OrderedDict()
 
     def stalled(self, key: AttemptKey, members: Collection[int], now_ms: int) -> tuple[bool, bool]:
         """Note that an attempt stands still; return whether a look begins now, and whether the verdict can be given."""
-        look = self._looks.get(key)
-        begins = look is None or now_ms - look.began_ms >= AGAIN_MS
-        if begins:
-            seen = look.seen if look is not None else {}
-            look = _Look(number=now_ms, began_ms=now_ms, first=look is None, left=set(members), seen=seen)
-            self._looks[key] = look
-            self._looks.move_to_end(key)
-            while len(self._looks) > _MOST_GANGS:
-                self._looks.popitem(last=False)
-        assert look is not None
-        return begins, not look.first or not look.left or now_ms - look.began_ms >= WAIT_MS
+        with self._lock:
+            look = self._looks.get(key)
+            begins = look is None or now_ms - look.began_ms >= AGAIN_MS
+            if look is None or begins:
+                seen = look.seen if look is not None else {}
+                first = look is None
+                look = _Look(number=now_ms, began_ms=now_ms, first=first, left=set(members), seen=seen)
+                self._looks[key] = look
+                self._looks.move_to_end(key)
+                while len(self._looks) > _MOST_GANGS:
+                    self._looks.popitem(last=False)
+            return begins, not look.first or not look.left or now_ms - look.began_ms >= WAIT_MS
 
     def moves(self, key: AttemptKey) -> None:
         """Forget the looks at an attempt that gets on, or has ended."""
-        self._looks.pop(key, None)
+        with self._lock:
+            self._looks.pop(key, None)
 
     def wanted(self, key: MemberKey, now_ms: int) -> int | None:
         """Return the number of the look that a member is to take; None while there is none to tell it of."""
-        look = self._looks.get(key.attempt_key)
-        if look is None or key.member not in look.left or now_ms - look.began_ms >= WAIT_MS:
-            return None
-        given_ms = look.given_ms.get(key.member)
-        if given_ms is not None and now_ms - given_ms < _GIVE_AGAIN_MS:
-            return None
-        return look.number
+        with self._lock:
+            look = self._looks.get(key.attempt_key)
+            if look is None or key.member not in look.left or now_ms - look.began_ms >= WAIT_MS:
+                return None
+            given_ms = look.given_ms.get(key.member)
+            if given_ms is not None and now_ms - given_ms < _GIVE_AGAIN_MS:
+                return None
+            return look.number
 
     def given(self, key: MemberKey, now_ms: int) -> None:
         """Note that a member was told."""
-        look = self._looks.get(key.attempt_key)
-        if look is not None:
-            look.given_ms[key.member] = now_ms
+        with self._lock:
+            look = self._looks.get(key.attempt_key)
+            if look is not None:
+                look.given_ms[key.member] = now_ms
 
     def put(self, key: MemberKey, body: Mapping[str, Any]) -> None:
         """Take what a member saw. Raises: UserError for what no runner sends."""
@@ -92,15 +98,17 @@ class GangLooks:
             ranks = tuple(_rank(item) for item in list(body.get("ranks") or ())[:_MOST_RANKS])
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
             raise UserError(f"this is no look at a member: {error!r}", code="BAD_REPORT") from error
-        look = self._looks.get(key.attempt_key)
-        if look is not None and look.number == number:
-            look.left.discard(key.member)
-            look.seen[key.member] = ranks
+        with self._lock:
+            look = self._looks.get(key.attempt_key)
+            if look is not None and look.number == number:
+                look.left.discard(key.member)
+                look.seen[key.member] = ranks
 
     def of(self, key: AttemptKey) -> Mapping[int, tuple[RankLooked, ...]]:
         """Return what is known, by member."""
-        look = self._looks.get(key)
-        return look.seen if look is not None else {}
+        with self._lock:
+            look = self._looks.get(key)
+            return dict(look.seen) if look is not None else {}
 
 
 def _rank(item: Mapping[str, Any]) -> RankLooked:

@@ -116,7 +116,7 @@ class GangSteps:
         return [_with_look(one, looked.get(one.rank)) for one in told] + silent
 
     def looked(self, key: AttemptKey, attempt: Attempt) -> dict[int, hangs.RankSeen]:
-        """Return the ranks of an attempt as the look at its stall shows them, with nothing of their steps."""
+        """Return the ranks of an attempt as the look at its stall shows them, without their steps. Any thread."""
         nodes = {member.index: member.node for member in attempt.members}
         return {
             one.rank: hangs.RankSeen(

@@ -17,6 +17,7 @@ from airyard.core.decide.hanging import says_same
 from airyard.core.errors import AiryardError
 from airyard.core.health.hangs import Stall
 from airyard.core.health.signs import Silence, Source, moved_since
+from airyard.core.health.silent_looks import with_look
 from airyard.core.ids import AttemptKey, MemberKey
 from airyard.core.run import Attempt, AttemptState, Run, StallNote
 from airyard.core.workload import HangAction
@@ -138,8 +139,11 @@ class GangWatch:
         if not sure:
             return None
         if silence is not None:
-            note = _note_of_signs(silence, wall_ms)
+            if not look(context, attempt, stalled=True):
+                return None
+            note = _note_of_signs(_looked(context, attempt, silence), wall_ms)
             return None if says_same(known, note) else _judged(attempt, note)
+        look(context, attempt, stalled=False)
         # That nothing can be told, as after a start of this server, is no sign that it goes on.
         if known is not None and moved_since(seen, Source(known.source), wall_ms - known.at_ms):
             return _judged(attempt, None)
@@ -148,6 +152,12 @@ class GangWatch:
 
 def _judged(attempt: Attempt, note: StallNote | None) -> GangJudged:
     return GangJudged(run_id=attempt.run_id, attempt=attempt.number, stall=note)
+
+
+def _looked(context: ServerContext, attempt: Attempt, silence: Silence) -> Silence:
+    seen = context.steps.looks.of(attempt.key)
+    whole = all(seen.get(member.index) for member in attempt.members if not member.released)
+    return with_look(silence, context.steps.looked(attempt.key, attempt).values(), whole=whole)
 
 
 def _note(stall: Stall, now_ms: int) -> StallNote:
@@ -174,5 +184,6 @@ def _note_of_signs(silence: Silence, now_ms: int) -> StallNote:
         at_ms=now_ms,
         message=silence.message,
         confidence=silence.confidence,
+        suspect_node=silence.suspect_node,
         evidence=tuple(text[:_EVIDENCE_CHARACTERS] for text in silence.evidence),
     )

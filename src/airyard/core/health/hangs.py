@@ -154,7 +154,7 @@ def judge(seen: Iterable[RankSeen]) -> Stall | None:
         step=max(one.step for one in ranks),
         message=_message(case, roots, worst, finding),
         suspect_node=stuck.node if stuck is not None else "",
-        evidence=(*(_evidence(one) for one in (roots or late)[:4]), *_where_the_rest_is(ranks)),
+        evidence=(*(rank_evidence(one) for one in (roots or late)[:4]), *_where_the_rest_is(ranks)),
     )
 
 
@@ -263,7 +263,8 @@ def _message(
     return f"{silence}; rank {who} {what}{section}"
 
 
-def _evidence(one: RankSeen) -> str:
+def rank_evidence(one: RankSeen) -> str:
+    """Return what is known of a rank that stands still, its stack in the lines after the first."""
     state = f", process state {one.process_state}" if one.process_state else ""
     step = f"step {one.step}, {one.age_ms / 1000:.0f} s ago" if one.told else "it tells of no steps"
     gpus = f", GPUs {one.gpu_least} to {one.gpu_most} % busy" if one.gpu_most is not None else ""

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from airyard.core.health.hangs import StallCase
 from airyard.core.health.pulses import Gpu, Picture, Told
 
 
@@ -113,7 +114,8 @@ class Silence:
     """The verdict. ``nodes``: where something differs clearly from the rest; ``ranks`` where each has one GPU."""
 
     source: Source
-    case: SignCase
+    case: SignCase | StallCase
+    """The second where a look at the ranks told more."""
     ranks: tuple[int, ...]
     nodes: tuple[str, ...]
     confidence: float
@@ -122,6 +124,7 @@ class Silence:
     step: int
     message: str
     evidence: tuple[str, ...] = ()
+    suspect_node: str = ""
 
 
 def watched(seen: GangSeen) -> Watched | None:
