@@ -18,10 +18,14 @@ from pathlib import Path
 from typing import IO, cast
 
 from airyard.core.errors import UserError
+from airyard.core.triage import kernel_lines
 from airyard.core.triage.job_lines import rank_of_file
 from airyard.core.triage.reading import Findings, Reader
 
 _KERNEL_LOG = re.compile(r"^(dmesg|kern|kmsg|journal|messages|syslog)", re.IGNORECASE)
+_SURELY_KERNEL = re.compile(r"^(?:dmesg|(?:kern|kernel|kmsg)(?:\.(?:log|txt|gz|\d+))*$)", re.IGNORECASE)
+"""Nobody calls a job's log so. Others of the names above are kernels' logs if a line of theirs begins as such lines do:
+jobs write ``messages_rank0.log``, too."""
 _BLOCK = 4 << 20
 _MUCH = 64 << 20
 """From so many octets on several processes read; below, starting them costs more than it saves."""
@@ -60,7 +64,8 @@ def logs_of(paths: Sequence[str], kernel: Sequence[str]) -> tuple[list[Log], lis
             _walk(path, found, notes)
             continue
         try:
-            found.append(_log(path, given, kernel=of_kernel or _is_kernel(path.name)))
+            found.append(_log(path, given, kernel=of_kernel or _is_kernel(path.name), sure=bool(of_kernel)))
+            notes += _read_otherwise(found[-1])
         except UserError as error:
             if not several or error.code not in _LEFT_OUT:
                 raise
@@ -79,6 +84,20 @@ def _is_kernel(name: str) -> bool:
     return _KERNEL_LOG.match(name) is not None
 
 
+def _has_headings(head: bytes) -> bool:
+    text = head.decode("utf-16" if head.startswith(_UTF_16) else "utf-8", "replace")
+    lines = (kernel_lines.parse_line(line) for line in text.splitlines())
+    return any(line is not None and line.headed for line in lines)
+
+
+def _read_otherwise(log: Log) -> list[str]:
+    if log.kernel or not _is_kernel(log.path.name):
+        return []
+    return [
+        f"{log.name} was read as a job's log: no line of it begins as a kernel's do; if it is one, say so by --kernel"
+    ]
+
+
 def _walk(folder: Path, found: list[Log], notes: list[str]) -> None:
     """Take all files with text below a folder; what is hidden, empty or no text is left out, with a note."""
     for place, folders, names in os.walk(folder):
@@ -93,6 +112,7 @@ def _walk(folder: Path, found: list[Log], notes: list[str]) -> None:
                 notes.append(f"left out: {error.message}")
                 continue
             found.append(log)
+            notes += _read_otherwise(log)
             if len(found) > _MOST_FILES:
                 raise UserError(
                     f"{folder} has more than {_MOST_FILES:,} files",
@@ -101,8 +121,8 @@ def _walk(folder: Path, found: list[Log], notes: list[str]) -> None:
                 )
 
 
-def _log(path: Path, name: str, *, kernel: bool) -> Log:
-    """Look at one file. Raises: UserError when it cannot be read as text."""
+def _log(path: Path, name: str, *, kernel: bool, sure: bool = False) -> Log:
+    """Look at one file. ``sure``: a person says that it is a kernel's. Raises: UserError when it is no text."""
     try:
         if not path.is_file() and path.exists() and not path.is_fifo():
             raise UserError(f"{name} is no file", code="NOT_A_LOG", fix="Name a file or a folder of files.")
@@ -131,6 +151,7 @@ def _log(path: Path, name: str, *, kernel: bool) -> Log:
         raise UserError(
             f"{name} is no text", code="NOT_A_LOG", fix="Name logs; .gz is read too, other archives are not."
         )
+    kernel = kernel and (sure or _SURELY_KERNEL.match(path.name) is not None or _has_headings(head))
     return Log(path=path, name=name, kernel=kernel, octets=octets)
 
 

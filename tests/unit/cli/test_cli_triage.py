@@ -57,12 +57,35 @@ def test_a_kernels_log_by_any_name(airyard: Any, tmp_path: Path) -> None:
     assert (as_kernel["class"], as_kernel["confirmed"]) == ("hardware", True)
 
 
+@pytest.mark.parametrize("name", ["messages_rank0.log", "kernel_fusion_job.log", "journal.txt", "syslog"])
+def test_a_name_alone_makes_no_kernels_log(airyard: Any, tmp_path: Path, name: str) -> None:
+    log = tmp_path / name
+    log.write_text(
+        "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
+        "RuntimeError: shape '[2, 3]' is invalid for input of size 5\n"
+    )
+    code, out, err = airyard("triage", str(tmp_path))
+    assert code == 0
+    assert "user.shape" in out
+    assert f"{log} was read as a job's log" in err
+    assert "--kernel" in err
+    assert told(airyard("triage", "--kernel", str(log), "-o", "json"))["class"] == "hardware"
+    log.write_text("[ 5.0] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n")
+    assert told(airyard("triage", str(tmp_path), "-o", "json"))["class"] == "hardware"
+
+
+@pytest.mark.parametrize("name", ["dmesg", "dmesg-n7.txt", "kern.log", "kern.log.1", "kmsg"])
+def test_a_kernels_log_without_stamps_is_one_by_its_name(airyard: Any, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n")
+    assert told(airyard("triage", str(tmp_path), "-o", "json"))["confirmed"] is True
+
+
 def test_what_others_wrote_into_the_kernels_log_is_told(airyard: Any, tmp_path: Path) -> None:
     (tmp_path / "kmsg").write_text("12,9,88,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n")
     code, out, err = airyard("triage", str(tmp_path))
     assert code == 0
     assert "class       unknown" in out
-    assert "1 lines of a kernel's log were not written by the kernel" in err
+    assert "1 line of a kernel's log was not written by the kernel" in err
 
 
 def test_many_octets_are_read_by_several_processes_to_the_same_end(

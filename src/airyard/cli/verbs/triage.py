@@ -58,7 +58,8 @@ def _of_files(app: App, paths: tuple[str, ...], kernel: tuple[str, ...]) -> dict
     notes += damaged
     if findings.foreign_kernel_lines:
         count = findings.foreign_kernel_lines
-        notes.append(f"{count} lines of a kernel's log were not written by the kernel: they do not count")
+        lines, are = ("line", "was") if count == 1 else ("lines", "were")
+        notes.append(f"{count} {lines} of a kernel's log {are} not written by the kernel, and not counted")
     if not app.as_json:
         for note in notes:
             app.console.note(note)

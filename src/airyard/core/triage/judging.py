@@ -52,7 +52,7 @@ def judge(
     nodes: Mapping[int, str] | None = None,
 ) -> FailureCause:
     """Return the verdict on one failure. ``nodes``: on which node each rank ran, where that is known."""
-    roots = [finding for finding in findings.findings if finding.signature.role is Role.ROOT]
+    roots = _reported([each for each in findings.findings if each.signature.role is Role.ROOT])
     root = _first_root(roots)
     fault = _machine_fault(faults(findings.kernel), root)
     event = _health_event(events, root)
@@ -70,6 +70,21 @@ def judge(
     else:
         verdict = _of_silence(findings, exits)
     return _blame(verdict, nodes or {}, findings)
+
+
+def _reported(roots: Sequence[Finding]) -> Sequence[Finding]:
+    """Leave out faults of machines that a program spoke of before it ended by an error of its own.
+
+    Whoever printed one and went on to another error was not ended by it.
+    """
+    users: dict[tuple[str, int | None], int] = {}
+    for each in roots:
+        if each.signature.failure_class is FailureClass.USER:
+            whose = (each.file, each.rank)
+            users[whose] = max(users.get(whose, 0), each.number)
+    return [
+        each for each in roots if not (each.quoted and users.get((each.file, each.rank), 0) > each.number)
+    ]
 
 
 def _comparable(first_ms: int | None, second_ms: int | None) -> bool:

@@ -1,13 +1,14 @@
 """Reads lines of the kernel's log: when, from which facility, and what fault of a machine they tell of.
 
-Owns: the forms of such lines (``dmesg`` with ``-T`` or ``-x``, ``journalctl``, syslog, ``/dev/kmsg``) and of the
-messages. Must not know: where the lines come from, what becomes of a node.
+Owns: the forms of such lines (``dmesg`` with ``-T`` or ``-x``, ``journalctl``, as JSON, syslog, ``/dev/kmsg``) and of
+the messages. Must not know: where the lines come from, what becomes of a node.
 
 A job may write to ``/dev/kmsg``: such a line reads back with the facility *user*. Only the kernel's own are evidence.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -119,6 +120,8 @@ _FACILITIES = (
 )
 _KMSG = re.compile(r"(\d+),(\d+),(\d+),[^;]*;(.*)", re.S)
 _DMESG_X = re.compile(r"(\w+) *:\w+ *: *(.*)", re.S)
+_APART = re.compile(r"\[ *\+\d+\.\d+\] ?(.*)", re.S)
+"""Of ``dmesg --time-format delta``: the time since the line before."""
 _UPTIME = re.compile(r"\[ *(\d+)\.(\d+)\] ?(.*)", re.S)
 _HUMAN = re.compile(r"\[(\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})\] ?(.*)", re.S)
 _SYSLOG = re.compile(
@@ -141,6 +144,8 @@ def parse_line(line: str) -> KernelLine | None:
         number = int(found[1]) >> 3
         facility = _FACILITIES[number] if number < len(_FACILITIES) else f"facility {number}"
         return KernelLine(text=found[4], facility=facility, uptime_ms=int(found[3]) // 1000)
+    if line.startswith("{") and (entry := _journal_entry(line)) is not None:
+        return entry
     facility = ""
     found = _DMESG_X.fullmatch(line)
     if found is not None and found[1] in _FACILITIES:
@@ -162,12 +167,35 @@ def parse_line(line: str) -> KernelLine | None:
     if found is not None:
         uptime_ms = int(found[1]) * 1000 + int(found[2][:3].ljust(3, "0"))
         return KernelLine(text=found[3], facility=facility, at_ms=at_ms, uptime_ms=uptime_ms, host=host)
-    return KernelLine(text=line, facility=facility, at_ms=at_ms, host=host)
+    found = _APART.fullmatch(line)
+    return KernelLine(text=found[1] if found is not None else line, facility=facility, at_ms=at_ms, host=host)
+
+
+def _journal_entry(line: str) -> KernelLine | None:
+    """Read an entry of ``journalctl -o json``; None for what is none. Any service can call itself *kernel* there."""
+    try:
+        entry = json.loads(line)
+        text = entry["MESSAGE"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not isinstance(text, str):  # octets that are no text
+        return None
+    transport, number = str(entry.get("_TRANSPORT", "")), str(entry.get("SYSLOG_FACILITY", "0"))
+    facility = f"transport {transport or 'unknown'}"
+    if transport == "kernel":
+        facility = "kern" if number == "0" else f"facility {number}"
+    stamp = str(entry.get("__REALTIME_TIMESTAMP", ""))
+    return KernelLine(
+        text=text,
+        facility=facility,
+        at_ms=int(stamp) // 1000 if stamp.isdecimal() and len(stamp) < 19 else None,
+        host=str(entry.get("_HOSTNAME", "")),
+    )
 
 
 _PCI = r"(?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?)"
-_XID = re.compile(rf"\bNVRM: Xid \({_PCI}\): (\d+)\b,?(.*)", re.S)
-_SXID = re.compile(rf"\bSXid \({_PCI}\): (\d+)\b,?(.*)", re.S)
+_XID = re.compile(rf"NVRM: Xid \({_PCI}\): (\d+)\b,?(.*)", re.S)
+_SXID = re.compile(rf"nvidia-nvswitch\d*: SXid \({_PCI}\): (\d+)\b,?(.*)", re.S)
 _PID = re.compile(r"\bpid='?(\d+)'?")
 _NAME = re.compile(r"\bname=([^,\s]+)")
 _UNIT = re.compile(
@@ -177,14 +205,33 @@ _FATAL = re.compile(r"\b(non-?fatal|fatal)\b", re.I)
 _HEX = re.compile(r"\b0x([0-9a-fA-F]{1,16})\b")
 _ANY_PCI = re.compile(r"\b([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?)\b")
 
+# The kernel itself prints names that users choose: of programs, files, cgroups. So each expression is tried at the
+# start of the message alone, where its subsystem stands, and a message about a process is one about nothing else.
+_OF_PROCESS = re.compile(
+    r"\[\d+\]:? (?:segfault at|general protection|trap |bad frame|unhandled)|^traps: |invoked oom-killer|oom-kill:"
+    r"|Killed process|oom_reaper|page allocation failure|page allocation stalls|drop_caches|greatest stack depth"
+    r"|^INFO: task |blocked for more than|soft lockup|\bComm: |^audit|fork rejected|core_pattern"
+    r"|^process '|^warning: `",
+    re.IGNORECASE,
+)
+_KINDS_OF_PROCESSES = frozenset(
+    (KernelKind.OOM_KILL, KernelKind.HUNG_TASK, KernelKind.SEGFAULT, KernelKind.LOCKUP)
+)
+_DEVICE = r"[\w.-]{2,24} (?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]: "
+"""A driver and its device, as the kernel writes them before what a device has to say."""
+
 
 def _rule(kind: KernelKind, *alternatives: str) -> tuple[KernelKind, re.Pattern[str]]:
     return kind, re.compile("|".join(alternatives), re.IGNORECASE)
 
 
 _MESSAGES: tuple[tuple[KernelKind, re.Pattern[str]], ...] = (
-    _rule(KernelKind.OFF_BUS, r"(?:NVRM|GPU|nvidia).*fallen off the bus"),
-    _rule(KernelKind.DRIVER_MISMATCH, r"NVRM: API mismatch", r"kernel module .* version .* does not match"),
+    _rule(KernelKind.OFF_BUS, rf"(?:NVRM: |nvidia[: ]|GPU {_ANY_PCI.pattern}).*fallen off the bus"),
+    _rule(
+        KernelKind.DRIVER_MISMATCH,
+        r"NVRM: API mismatch",
+        r"NVRM: .*kernel module .* version .* does not match",
+    ),
     _rule(
         KernelKind.DRIVER_INIT,
         r"NVRM: .*RmInitAdapter failed",
@@ -193,23 +240,31 @@ _MESSAGES: tuple[tuple[KernelKind, re.Pattern[str]], ...] = (
     ),
     _rule(
         KernelKind.AER_FATAL,
-        r"AER: .*Uncorrect(?:ed|able) \(Fatal\)",
-        r"severity=Uncorrect(?:ed|able) \(Fatal\)",
-        r"PCIe Bus Error: severity=Fatal",
+        rf"{_DEVICE}AER: .*Uncorrect(?:ed|able) \(Fatal\)",
+        rf"{_DEVICE}(?:AER: )?PCIe Bus Error: severity=(?:Uncorrect(?:ed|able) \(Fatal\)|Fatal)",
     ),
-    _rule(KernelKind.AER_CORRECTED, r"AER: .*Correct(?:ed|able) error", r"severity=Correct(?:ed|able)\b"),
+    _rule(
+        KernelKind.AER_CORRECTED,
+        rf"{_DEVICE}AER: .*Correct(?:ed|able) error",
+        rf"{_DEVICE}(?:AER: )?PCIe Bus Error: severity=Correct(?:ed|able)\b",
+    ),
     _rule(
         KernelKind.OOM_KILL,
-        r"(?:out of memory: )?Killed process (\d+) \(([^)]*)\)",
-        r"^oom-kill:",
-        r"invoked oom-killer",
+        r"(?:[\w ]{0,40}out of memory: )?Killed process (\d+) \(([^)]*)\)",
+        r"oom-kill:",
+        r".{1,16} invoked oom-killer",
     ),
     _rule(KernelKind.PANIC, r"Kernel panic - not syncing"),
-    _rule(KernelKind.LOCKUP, r"soft lockup - CPU", r"hard LOCKUP", r"rcu: .*detected stalls"),
+    _rule(
+        KernelKind.LOCKUP,
+        r"(?:NMI )?(?:watchdog: )?BUG: soft lockup - CPU",
+        r"(?:NMI )?watchdog: Watchdog detected hard LOCKUP",
+        r"(?:rcu: )?INFO: rcu\w* .*detected (?:expedited )?stalls",
+    ),
     _rule(
         KernelKind.MEMORY_UNCORRECTED,
-        r"EDAC .*\bUE\b",
-        r"\[Hardware Error\].*(?:uncorrected|event severity: (?:fatal|recoverable))",
+        r"EDAC \w+: (?:\d+ )?UE .*\b(?:on|page)\b",
+        r"(?:mce: |\{\d+\})?\[Hardware Error\].*(?:uncorrected|event severity: (?:fatal|recoverable))",
     ),
     _rule(
         KernelKind.NIC,
@@ -222,43 +277,54 @@ _MESSAGES: tuple[tuple[KernelKind, re.Pattern[str]], ...] = (
         r"mlx5_core .*Detected insufficient power on the PCIe slot",
         r"mlx5_core .*(?:High Temperature|Cable unplugged)",
     ),
-    _rule(KernelKind.LINK_DOWN, r"mlx5_core .*Link down", r"\bib\d+: .*link (?:is )?down"),
-    _rule(KernelKind.HUNG_TASK, r"INFO: task (\S+?):(\d+) blocked for more than"),
+    _rule(KernelKind.LINK_DOWN, r"mlx5_core .*Link down", r"ib\d+: .*link (?:is )?down"),
+    _rule(KernelKind.HUNG_TASK, r"INFO: task (.{1,16}?):(\d+) blocked for more than"),
     _rule(
         KernelKind.FILE_SYSTEM,
         r"nfs: server \S+ not responding",
         r"Lustre.*(?:Connection .* was lost|evicted)",
-        r"ceph: .*(?:hung|timed out)",
+        r"(?:lib)?ceph: .*(?:hung|timed out)",
     ),
     _rule(
         KernelKind.DISK,
-        r"I/O error, dev ",
-        r"critical medium error",
-        r"Remounting filesystem read-only",
-        r"nvme\d+: (?:controller is down|Device not ready|I/O .* timeout)",
+        r"(?:blk_update_request: |print_req_error: |Buffer )?(?:critical medium error|I/O error)(?:, dev | on dev)",
+        r"(?:EXT[234]|XFS|BTRFS|F2FS)[\w-]* ?[(:].*Remounting filesystem read-only",
+        r"(?:nvme )?nvme\d+: (?:controller is down|Device not ready|I/O .* timeout)",
     ),
-    _rule(KernelKind.SEGFAULT, r"^(\S+)\[(\d+)\]: segfault at "),
+    _rule(KernelKind.SEGFAULT, r"(.{1,16}?)\[(\d+)\]: segfault at "),
 )
+
+
+def continues(head: KernelLine, line: KernelLine) -> bool:
+    """Return whether a line without a heading can be the kernel's, as the next of the message that ``head`` begins.
+
+    The driver writes some messages in several lines, each with its name. A program's name with a line break in it, or
+    what a service writes, begins otherwise.
+    """
+    first = line.text.split(maxsplit=1)[:1]
+    return head.ours and _OF_PROCESS.search(head.text) is None and head.text.split(maxsplit=1)[:1] == first
 
 
 def kernel_event(line: KernelLine) -> KernelEvent | None:
     """Return the fault that a line of the kernel's own tells of; None for others, and for what somebody else wrote."""
     if not line.ours:
         return None
-    event = _numbered(line.text, _XID, KernelKind.XID) or _numbered(line.text, _SXID, KernelKind.SXID)
-    event = event or _message(line.text)
+    text = line.text.lstrip()
+    event = _numbered(text, _XID, KernelKind.XID) or _numbered(text, _SXID, KernelKind.SXID)
+    event = event or _message(text)
     if event is None:
         return None
     return replace(event, at_ms=line.at_ms, uptime_ms=line.uptime_ms, host=line.host)
 
 
 def _numbered(text: str, expression: re.Pattern[str], kind: KernelKind) -> KernelEvent | None:
-    found = expression.search(text)
+    found = expression.match(text)
     if found is None:
         return None
     rest = found[3]
-    unit, fatal = _UNIT.match(rest), _FATAL.search(rest)
     pid, name = _PID.search(rest), _NAME.search(rest)
+    unit = _UNIT.match(rest)
+    fatal = _FATAL.search(unit[0] if unit else rest if name is None else "")  # a program may be named so
     return KernelEvent(
         kind=kind,
         text=text[:_LONGEST_TEXT],
@@ -273,8 +339,11 @@ def _numbered(text: str, expression: re.Pattern[str], kind: KernelKind) -> Kerne
 
 
 def _message(text: str) -> KernelEvent | None:
+    of_process = _OF_PROCESS.search(text) is not None
     for kind, expression in _MESSAGES:
-        found = expression.search(text)
+        if of_process and kind not in _KINDS_OF_PROCESSES:
+            continue
+        found = expression.match(text)
         if found is None:
             continue
         pci = _ANY_PCI.search(text)

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from airyard.core.triage import kernel_lines
 from airyard.core.triage.job_lines import parse_line
-from airyard.core.triage.kernel_lines import KernelFinding, KernelKind, OffBus, kernel_event
+from airyard.core.triage.kernel_lines import KernelFinding, KernelKind, KernelLine, OffBus, kernel_event
+from airyard.core.triage.quoting import is_quoted, spoken_of
 from airyard.core.triage.signatures import Signature, signature_of
 
 KEPT_LINES = 3
@@ -58,6 +59,8 @@ class Finding:
     host: str = ""
     device: int | None = None
     at_ms: int | None = None
+    quoted: bool = False
+    """Words stand before it that no launcher, logger or traceback writes: somebody may only speak of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +143,10 @@ class Reader:
         self._kept: dict[tuple[str, int | None], int] = {}
         self._off_bus = OffBus()
         self._harmless: set[bytes] = set()
-        self._before = True
-        """Whether the kernel wrote the last line of the blocks before that has a heading."""
-        self._written = (-1, True)
-        """The last place of this block whose writer is known, and whether that is the kernel."""
+        self._before: KernelLine | None = None
+        """The last line of the blocks before that has a heading."""
+        self._head: tuple[int, KernelLine | None] = (-1, None)
+        """The last place of this block that was looked at, and the last line with a heading up to it."""
 
     def feed(self, block: bytes) -> None:
         """Take in the next block."""
@@ -183,41 +186,41 @@ class Reader:
                     harmless.add(shape)
                 continue
             if self._kernel:
-                self._kernel_line(_text(lines[place]), self._number + place + 1, self._writer(lines, place))
+                self._kernel_line(_text(lines[place]), self._number + place + 1, self._headed(lines, place))
                 continue
             for part in lines[place].split(b"\r"):  # a progress bar overwrites itself
                 if search(part) is not None:
                     self._job_line(_text(part), self._number + place + 1)
         if self._kernel and lines:
-            self._before = self._writer(lines, len(lines) - 1)
-        self._written = (-1, True)
+            self._before = self._headed(lines, len(lines) - 1)
+        self._head = (-1, None)
         self._number += len(lines)
         self._found.lines += len(lines)
 
-    def _writer(self, lines: list[bytes], place: int) -> bool:
-        """Return whether the kernel wrote a line: one without a heading is of whoever wrote the last that has one.
+    def _headed(self, lines: list[bytes], place: int) -> KernelLine | None:
+        """Return the last line with a heading up to a place: whose message a line without one may go on.
 
-        Else a program that writes two lines into the log in one message would have the second taken for the kernel's.
         Cost: each line of a block is looked at once at most.
         """
-        at, (known, ours) = place, self._written
+        at, (known, head) = place, self._head
         while at > known:
             line = kernel_lines.parse_line(_text(lines[at]))
             if line is not None and line.headed:
-                ours = line.ours
+                head = line
                 break
             at -= 1
         else:
-            ours = ours if known >= 0 else self._before
-        self._written = (place, ours)
-        return ours
+            head = head if known >= 0 else self._before
+        self._head = (place, head)
+        return head
 
-    def _kernel_line(self, text: str, number: int, ours: bool) -> None:
+    def _kernel_line(self, text: str, number: int, head: KernelLine | None) -> None:
         line = kernel_lines.parse_line(text)
         if line is None:
             return
-        if not line.ours or not ours:
-            if kernel_event(kernel_lines.KernelLine(text=line.text)) is not None:
+        ours = line.ours if line.headed or head is None else kernel_lines.continues(head, line)
+        if not ours:
+            if kernel_event(KernelLine(text=line.text)) is not None:
                 self._found.foreign_kernel_lines += 1
             elif (signature := signature_of(line.text)) is not None and signature.rule == "fabric.not_ready":
                 self._keep(signature, line.text, number, None, line.host, None, line.at_ms)  # of a service
@@ -236,7 +239,7 @@ class Reader:
         if rank is None:
             rank = line.local_rank
         self._memory(line.text)
-        signature = signature_of(line.text)
+        signature = spoken_of(line.text)
         if signature is None:
             return
         self._keep(signature, line.text, number, rank, self._host or line.host, line.device, line.at_ms)
@@ -269,6 +272,7 @@ class Reader:
                 host=host,
                 device=device,
                 at_ms=at_ms,
+                quoted=is_quoted(text, signature),
             )
         )
 

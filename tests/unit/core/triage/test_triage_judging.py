@@ -270,3 +270,44 @@ def test_forged_lines_confirm_nothing_and_are_no_hardware(lines: list[str]) -> N
     said = verdict("\n".join(lines) + "\n")
     assert said.failure_class is FailureClass.UNKNOWN
     assert not said.confirmed
+
+
+ECC = "CUDA error: uncorrectable ECC error encountered"
+KEY_ERROR = "Traceback (most recent call last):\n  File \"t.py\", line 3, in <module>\nKeyError: 'k'\n"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        f"ValueError: {ECC} is not handled by my parser\n",
+        f"pkg.errors.JSONDecodeError: {ECC}: line 1 column 1\n",
+        f"sample text: RuntimeError: {ECC}\nstep 11 loss 3.1\n{KEY_ERROR}",
+        f"WARNING retry after: {ECC} (simulated)\nstep 2\nstep 3\nValueError: bad config\n",
+        f"the data has <{ECC}> in it\nRuntimeError: shape '[2, 3]' is invalid for input of size 5\n",
+        "sample: NCCL WARN NET/IB : Got completion from peer 10.0.0.1<1> with status=12 opcode=0 len=0 vendor err 129\n"
+        + KEY_ERROR,
+    ],
+)
+def test_a_fault_that_a_program_only_speaks_of_is_not_why_it_ended(log: str) -> None:
+    found = verdict(log)
+    assert (found.failure_class, found.cause) == (FailureClass.USER, Cause.USER_CODE)
+    assert (found.blamed_node, found.blamed_device) == ("", "")
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        f"RuntimeError: {ECC}\n{KEY_ERROR}",
+        f"[rank3]: torch.AcceleratorError: {ECC}\n{KEY_ERROR}",
+        f"2025-11-02 10:00:00,123 ERROR train.py:88 Exception: {ECC}\n{KEY_ERROR}",
+        f"terminate called after throwing an instance of 'c10::Error'\n  what():  {ECC}\n{KEY_ERROR}",
+        f"the data has <{ECC}> in it\n",
+    ],
+)
+def test_one_that_it_reports_is_though_its_own_errors_follow(log: str) -> None:
+    assert verdict(log).failure_class is FailureClass.HARDWARE
+
+
+def test_what_another_rank_speaks_of_is_not_weighed_against_this_ones_error() -> None:
+    log = f"[rank1]: trainer says {ECC}\n[rank0]: KeyError: 'k'\n"
+    assert verdict(log).failure_class is FailureClass.HARDWARE

@@ -1,0 +1,49 @@
+"""Whether a line that names a fault of a machine reports it, or only speaks of it: a data set, a retry, a parser.
+
+Owns: which exceptions are a program's own, what stands before a report. Must not know: which finding decides.
+"""
+
+from __future__ import annotations
+
+import re
+
+from airyard.core.triage.causes import FailureClass
+from airyard.core.triage.signatures import Signature, signature_of
+
+MACHINES = frozenset((FailureClass.HARDWARE, FailureClass.DRIVER, FailureClass.NETWORK))
+_ENDING = MACHINES - {FailureClass.DRIVER}
+_OF_PROGRAM = re.compile(
+    r"(?:[A-Za-z_][\w.]*\.)?(?:Value|Type|Key|Index|Attribute|Name|Assertion|ZeroDivision|NotImplemented|UnboundLocal"
+    r"|Recursion|Lookup|Overflow|JSONDecode|UnicodeDecode|UnicodeEncode)Error:"
+)
+"""No driver and no library of the GPUs or the network reports by one of these."""
+_PATH = re.compile(r"\S*(?:[/\\]|\.(?:py|cc|cpp|cu|c|h|hpp)\b)\S*|\S*\d\S*")
+_WORD = re.compile(r"[A-Za-z_]{2,}")
+_USUAL = re.compile(
+    r"errors?|err|exception|what|terminate|called|after|throwing|an|instance|of|runtime_error|nccl|warn(?:ing)?|info"
+    r"|fatal|critical|debug|cuda|cudnn|cublas|nvml|gpu|fail(?:ure|ed)?|rank|rdzv|caught|traceback|python|process|group"
+    r"|watchdog|thread|terminated|with|unhandled|the|main|net|ib|async|system|call|last|stderr|stdout|to|initialize"
+    r"|training|job|run|worker|trainer|torch|distributed|on|in|by|reason|root|cause|\w*Error|\w*Exception",
+    re.IGNORECASE,
+)
+
+
+def spoken_of(text: str) -> Signature | None:
+    """Return a line's signature; of a program's own exception that names a machine's fault that of the exception."""
+    signature = signature_of(text)
+    if signature is None or signature.failure_class not in MACHINES:
+        return signature
+    own = _OF_PROGRAM.match(text)
+    return signature_of(f"{own[0]} it") if own is not None else signature
+
+
+def is_quoted(text: str, signature: Signature) -> bool:
+    """Return whether words stand before a fault of a machine that no launcher, logger or traceback writes there.
+
+    Of drivers never: where one is not ready, a program goes on without GPUs, and fails by an error of its own.
+    """
+    found = signature.expression.search(text) if signature.failure_class in _ENDING else None
+    if found is None:
+        return False
+    before = _PATH.sub(" ", text[: found.start()])
+    return any(_USUAL.fullmatch(word) is None for word in _WORD.findall(before))
