@@ -10,7 +10,7 @@ import pytest
 from airyard.core import commands as c
 from airyard.core.actions import JudgeAttempt
 from airyard.core.decide import Decision, outstanding
-from airyard.core.decide.verdicts import GIVEN_UP_MS, LATE_MS, TEXT_EXCUSES
+from airyard.core.decide.verdicts import AFRESH_MS, GIVEN_UP_MS, LATE_MS, TEXT_EXCUSES
 from airyard.core.health.facts import Component, HealthEvent, Severity, Source
 from airyard.core.health.states import HealthState
 from airyard.core.run import Cause, Outcome, RunState
@@ -234,6 +234,43 @@ def test_after_a_restart_the_verdict_is_asked_for_again() -> None:
     assert outstanding(back) == list(yard.actions)
     tell(yard, run_id, OOM)
     assert outstanding(yard.state) == []
+
+
+def test_a_server_that_begins_gives_the_verdicts_that_are_due_their_time_again() -> None:
+    yard = judging_yard()
+    run_id = begin(yard)
+    fail(yard, run_id)
+    yard.later(60)  # nobody was there
+    assert kinds(yard.do(c.BeginEpoch(version="1"))) == ["EpochBegan", "VerdictAwaited"]
+    assert kinds(yard.tick()) == []
+    assert kinds(yard.tick(AFRESH_MS / 1000 - 1)) == []
+    tell(yard, run_id, replace(ECC, confirmed=True))
+    assert (yard.attempt(run_id).cause, yard.run(run_id).retries_spent) == (Cause.DEVICE, 0)
+    assert kinds(yard.do(c.BeginEpoch(version="1"))) == ["EpochBegan"]
+
+
+def test_servers_that_begin_again_and_again_keep_no_end_open_for_ever() -> None:
+    yard = judging_yard()
+    run_id = begin(yard)
+    fail(yard, run_id)
+    began = yard.now_ms
+    while yard.attempt(run_id).live:
+        yard.do(c.BeginEpoch(version="1"))
+        yard.tick(7)
+    assert GIVEN_UP_MS < yard.now_ms - began < GIVEN_UP_MS + AFRESH_MS + 8_000
+    assert yard.attempt(run_id).cause is Cause.USER_CODE
+
+
+def test_a_verdict_that_only_is_to_be_kept_gets_time_for_its_logs_too() -> None:
+    yard = judging_yard()
+    run_id = begin(yard)
+    yard.exit(f"{run_id}.0.0", Cause.USER_CODE)
+    yard.tick(WAIT_MS / 1000)
+    assert not yard.attempt(run_id).live
+    yard.later(60)
+    yard.do(c.BeginEpoch(version="1"))
+    assert acts(yard.tick(1)) == []
+    assert acts(yard.tick(AFRESH_MS / 1000)) == ["JudgeAttempt"]
 
 
 # --- what a job prints

@@ -40,7 +40,6 @@ from airyard.core.decide.decision import (
     Updated,
 )
 from airyard.core.decide.outstanding import outstanding
-from airyard.core.events import EpochBegan
 from airyard.core.state import ClusterState
 
 __all__ = [
@@ -118,7 +117,7 @@ def decide(state: ClusterState, command: commands.Command, now_ms: int) -> Decis
         case commands.Tick():
             return timers.tick(state, command, now_ms)
         case commands.BeginEpoch():
-            return Decision(events=(EpochBegan(epoch=state.epoch + 1, version=command.version),))
+            return triaging.begin(state, command, now_ms)
         case _:
             return _of_health(state, command, now_ms)
 

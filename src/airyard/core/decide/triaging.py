@@ -5,17 +5,23 @@ Owns: which verdicts are news, and what of them speaks against a node. Must not 
 
 from __future__ import annotations
 
-from airyard.core.commands import DeclareJudging, HealthReported, VerdictReached
+from airyard.core.commands import BeginEpoch, DeclareJudging, HealthReported, VerdictReached
 from airyard.core.decide import ailing, verdicts
 from airyard.core.decide.decision import Decision, Draft, Scratch
 from airyard.core.decide.gang import advance
-from airyard.core.events import AttemptJudged, JudgingDeclared
+from airyard.core.events import AttemptJudged, EpochBegan, JudgingDeclared
 from airyard.core.health.facts import Component, HealthEvent, Severity, Source
 from airyard.core.run import Attempt, Cause, Run
 from airyard.core.state import ClusterState
 from airyard.core.triage.causes import FailureCause
 
 TRIAGE = "triage"
+
+
+def begin(state: ClusterState, command: BeginEpoch, now_ms: int) -> Decision:
+    """Let a server take over; the verdicts that are due get their time again."""
+    began = EpochBegan(epoch=state.epoch + 1, version=command.version)
+    return Decision(events=(began, *verdicts.awaited_afresh(state, now_ms)))
 
 
 def declare(state: ClusterState, command: DeclareJudging) -> Decision:

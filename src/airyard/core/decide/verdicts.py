@@ -9,6 +9,7 @@ A verdict only ever excuses. What a job printed is not known to be true: on its 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from airyard.core.actions import JudgeAttempt
@@ -16,6 +17,7 @@ from airyard.core.decide.decision import Draft
 from airyard.core.decide.judge import NEXT_STEP, Verdict, judge
 from airyard.core.events import VerdictAwaited
 from airyard.core.run import Attempt, Cause, Failure, Outcome, Run
+from airyard.core.state import ClusterState
 from airyard.core.triage.causes import FailureCause, FailureClass
 
 TEXT_EXCUSES = 2
@@ -30,6 +32,8 @@ MARGIN_MS = 1_000
 """So long before it is due the verdict should be there."""
 GIVEN_UP_MS = 600_000
 """So long after it was due nobody waits for a verdict any more."""
+AFRESH_MS = 15_000
+"""So long a server that begins waits for the verdicts it owes: first runners and agents have to find it."""
 
 JUDGED = frozenset({Outcome.FAILED, Outcome.LOST, Outcome.TIMED_OUT})
 CHARGED = frozenset({Cause.USER_CODE, Cause.DATA})
@@ -61,6 +65,21 @@ def await_late(draft: Draft, attempt: Attempt) -> None:
 
 def _await(draft: Draft, attempt: Attempt, until_ms: int) -> None:
     draft.emit(VerdictAwaited(run_id=attempt.run_id, attempt=attempt.number, until_ms=until_ms))
+
+
+def awaited_afresh(state: ClusterState, now_ms: int) -> Iterator[VerdictAwaited]:
+    """Yield what a new server grants the verdicts that are still due: that their judge died is not the owners' matter.
+
+    Of attempts whose command is gone for ten minutes it grants nothing: a judge may die of what it reads.
+    """
+    for run_id in sorted(state.begun):
+        for attempt in state.runs[run_id].attempts:
+            until_ms, again_ms = attempt.verdict_until_ms, now_ms + AFRESH_MS
+            if until_ms is None or not owed(attempt) or until_ms >= again_ms:
+                continue
+            gone_ms = max((member.exit.at_ms for member in attempt.members if member.exit), default=0)
+            if now_ms < gone_ms + GIVEN_UP_MS:
+                yield VerdictAwaited(run_id=run_id, attempt=attempt.number, until_ms=again_ms)
 
 
 def owed(attempt: Attempt) -> bool:
