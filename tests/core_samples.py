@@ -15,6 +15,7 @@ from airyard.core.access.roles import Kind, Role, Scope
 from airyard.core.access.tokens import Token
 from airyard.core.cluster import Device, Machine, Node
 from airyard.core.health.fabric_faults import Blamed, FabricFault
+from airyard.core.health.facility import Incident, Slowdown, Supply
 from airyard.core.health.facts import CheckStatus, Component, Remedy, Retest, Severity
 from airyard.core.health.idle import IdleTest
 from airyard.core.health.idle_records import SweepNote, TestNote
@@ -386,6 +387,38 @@ SAMPLES: tuple[e.Event, ...] = (
     ),
     e.BreakerOpened(pool="h100", why="3 of 8 nodes show the same"),
     e.BreakerReset(pool="h100", by="op"),
+    e.SlowdownSeen(
+        slowdown=Slowdown(
+            node="n1",
+            supply=Supply.COOLING,
+            place="rack r3",
+            at_ms=9,
+            since_ms=7,
+            device=2,
+            event_id="b",
+            message="slowed down",
+        )
+    ),
+    e.FacilityIncidentBegan(
+        incident=Incident(
+            place="rack r3",
+            supply=Supply.POWER,
+            began_ms=7,
+            nodes=("n1", "n2"),
+            why="two of eight",
+            ended_ms=11,
+        )
+    ),
+    e.FacilityIncidentEnded(
+        incident=Incident(
+            place="rack r3",
+            supply=Supply.POWER,
+            began_ms=7,
+            nodes=("n1", "n2"),
+            why="two of eight",
+            ended_ms=11,
+        )
+    ),
     e.KeysExpired(before_ms=4),
     e.LeaseDeclared(lease_ms=24_000, longest_ms=3_600_000),
     e.JudgingDeclared(wait_ms=5_000),

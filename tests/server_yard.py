@@ -48,12 +48,12 @@ HEADERS = {"authorization": f"Bearer {TOKEN}"}
 
 
 class Yard:
-    """One server over ``home``; ``stop`` ends its threads."""
+    """One server over ``home``, which another one may have left; ``stop`` ends its threads."""
 
     def __init__(self, home: Path, *, cpu_slots: int = 2, gpu_nodes: int = 2) -> None:
         self.home = home
         server = home / "server"
-        server.mkdir(parents=True)
+        server.mkdir(parents=True, exist_ok=True)
         self.actions: list[Action] = []
         self.stopped = asyncio.Event()
         self.users = People(owner="ada")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from airyard.app.node_views import node_documents
 from airyard.app.sampled_series import families
 from airyard.core.health.fabric_faults import Blamed
+from airyard.core.health.facility import Supply
 from airyard.core.health.states import HealthState, NodeHealth
 from airyard.core.run import RunState
 from airyard.core.state import ClusterState
@@ -122,6 +123,11 @@ def _pools(state: ClusterState, now_ms: int) -> Iterable[str]:
         "1: no node of the pool is taken out any more.",
         [({"pool": pool}, float(pool in state.breakers)) for pool in pools],
     )
+    yield from _places(state, pools)
+
+
+def _places(state: ClusterState, pools: Iterable[str]) -> Iterable[str]:
+    """Yield what is wrong between nodes, and with what they share."""
     between = Counter(
         (pool, one.fault.what) for pool, known in state.sweeps.items() for one in known.standing
     )
@@ -134,6 +140,13 @@ def _pools(state: ClusterState, now_ms: int) -> Iterable[str]:
             for pool in pools
             for what in (Blamed.EDGE, Blamed.LEAF, Blamed.RAIL)
         ],
+    )
+    failing = Counter(one.supply for one in state.facility.incidents if not one.ended_ms)
+    yield _family(
+        "airyard_facility_incidents",
+        "gauge",
+        "Racks and power domains whose power or cooling slows several nodes down now.",
+        [({"what": supply.value.lower()}, float(failing[supply])) for supply in Supply],
     )
 
 

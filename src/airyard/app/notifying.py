@@ -86,6 +86,7 @@ class Sender:
             "run": _run_facts(run, notice) if run is not None else None,
             "node": notice.node,
             "pool": notice.pool,
+            "place": notice.place,
             "by": notice.by,
             "cause": notice.cause,
         }
@@ -113,7 +114,8 @@ def command_of(notice: Notice) -> str:
         return f"airyard explain {notice.run_id}"
     if notice.node is not None:
         return f"airyard nodes {notice.node}"
-    return "airyard health events" if notice.pool is not None else "airyard status"
+    told = notice.pool is not None or notice.place is not None
+    return "airyard health events" if told else "airyard status"
 
 
 def text_of(notice: Notice, run: Run | None, kind: str) -> str:
@@ -138,6 +140,11 @@ def _subject(notice: Notice, run: Run | None, kind: str) -> str:
         return f"Pair tests in pool {notice.pool} found well what was at fault between nodes"
     if notice.pool is not None:
         return f"The breaker of pool {notice.pool} is open: nothing more is taken out by itself"
+    if notice.place is not None:
+        supply = "Cooling" if notice.cause == "facility.cooling" else "Power"
+        if kind == FleetNotice.FACILITY_WELL.value:
+            return f"{supply} of {notice.place} is well again"
+        return f"{supply} of {notice.place} fails, no node is blamed"
     if notice.node is not None:
         what = {
             FleetNotice.NODE_CORDONED.value: f"was cordoned by {notice.by}",

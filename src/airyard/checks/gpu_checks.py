@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from airyard.checks import nvml
 from airyard.checks.contract import Check, Probe, Site, Thresholds, failed, passed, skipped, warned
 from airyard.checks.nvml import Gpu, Gpus
+from airyard.core.health.clock_reasons import is_brake_alone
 from airyard.core.health.facts import CheckResult, Component, Remedy, Retest
 
 Read = tuple[Gpus, int | None]
@@ -276,7 +277,7 @@ def _clocks(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     if not found:
         return fine("gpu.clocks")
     words = ", ".join(words for bit, words in _REASONS.items() if found & bit)
-    component = Component.FACILITY if found == 0x080 else Component.GPU
+    component = Component.FACILITY if is_brake_alone(found) else Component.GPU
     return failed(
         "gpu.clocks",
         f"{named(gpu)} is slowed down although nothing runs: {words}",

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field, replace
 from airyard.checks import gpu_checks, nvml
 from airyard.checks.contract import Thresholds
 from airyard.checks.nvml import Gpu, Gpus
-from airyard.checks.nvml_load import HARD_REASONS, Counts, Load
+from airyard.checks.nvml_load import Counts, Load
+from airyard.core.health import clock_reasons
 from airyard.core.health.facts import CheckResult, CheckStatus, Component, Remedy, Retest, Severity, Source
 from airyard.core.health.sightings import Sighting
 
 LEAP = 1 << 32
 """A counter that grows by so much between two looks was misread."""
-_POWER_BRAKE = 0x080
 _SW_POWER_CAP = 0x004
 _WINDOW_MS = 60_000
 _MINUTES = 10
@@ -255,46 +255,54 @@ def _throttled(one: Load, kept: _Kept, now_ms: int) -> Iterator[Sighting]:
     ]
     if len(working) < 3 or working[-1][1] is not one:
         return
-    hard = [load for _, load in working if (load.clock_reasons or 0) & HARD_REASONS]
-    share = max(len(hard) / len(working), _slowed_share(working))
-    if (one.clock_reasons & HARD_REASONS) and (
+    hard = [load for _, load in working if (load.clock_reasons or 0) & clock_reasons.HARD]
+    counted, reasons = _counted(working)
+    share = max(len(hard) / len(working), counted)
+    if (one.clock_reasons & clock_reasons.HARD) and (
         not kept.hard_minutes or kept.hard_minutes[-1] != now_ms // _WINDOW_MS
     ):
         kept.hard_minutes.append(now_ms // _WINDOW_MS)
     minutes = sum(minute > now_ms // _WINDOW_MS - _MINUTES for minute in kept.hard_minutes)
     if share < 0.1 and minutes < 6:
         return
-    reasons = 0
-    for load in hard:
-        reasons |= (load.clock_reasons or 0) & HARD_REASONS
+    for _, load in working:
+        reasons |= (load.clock_reasons or 0) & clock_reasons.SLOWED
+    words = clock_reasons.in_words(reasons)
     long = (share >= 0.5 and now_ms - working[0][0] >= 0.8 * _WINDOW_MS) or minutes >= 6
     yield _sighting(
         "gpu.throttled_long" if long else "gpu.throttled",
         Severity.HIGH if long else Severity.WARNING,
-        f"GPU {one.index} was slowed down in {share:.0%} of the last minute at work",
-        # The brake alone is pulled by the chassis or its supply: that is no fault of the GPU.
-        component=Component.FACILITY if reasons == _POWER_BRAKE else Component.GPU,
+        f"GPU {one.index} was slowed down in {share:.0%} of the last minute at work{f' by {words}' if words else ''}",
+        component=Component.FACILITY if clock_reasons.is_brake_alone(reasons) else Component.GPU,
         device=one.index,
         value=round(share, 3),
         retest=Retest.T3,
         evidence=(
             f"clock reasons 0x{reasons:03x}, {one.temperature_c} °C, {one.clock_mhz} MHz, {one.power_w} W",
         ),
+        clock_reasons=reasons,
     )
 
 
-def _slowed_share(working: Sequence[tuple[int, Load]]) -> float:
-    """Return the share of time in which clocks were lowered, by the driver's own clocks: looks miss short ones."""
+def _counted(working: Sequence[tuple[int, Load]]) -> tuple[float, int]:
+    """Return in which share of time, and why, clocks were lowered, by the driver's clocks: looks miss short ones."""
     (begin_ms, first), (end_ms, last) = working[0], working[-1]
     wall_ns = (end_ms - begin_ms) * 1_000_000
     if wall_ns <= 0:
-        return 0.0
-    slowed = sum(
-        max(after - before, 0)
-        for before, after in ((first.thermal_ns, last.thermal_ns), (first.brake_ns, last.brake_ns))
+        return 0.0, 0
+    grown = {
+        clock_reasons.SW_THERMAL: (first.thermal_ns, last.thermal_ns),
+        clock_reasons.POWER_BRAKE: (first.brake_ns, last.brake_ns),
+    }
+    spans = {
+        bit: max(after - before, 0)
+        for bit, (before, after) in grown.items()
         if before is not None and after is not None
-    )
-    return slowed / wall_ns if slowed <= 1.1 * wall_ns and slowed / wall_ns >= 0.05 else 0.0
+    }
+    slowed = sum(spans.values())
+    if not 0.05 <= slowed / wall_ns <= 1.1:
+        return 0.0, 0
+    return slowed / wall_ns, sum(bit for bit, span_ns in spans.items() if span_ns > 0.1 * slowed)
 
 
 def _held(one: Load, kept: _Kept, now_ms: int) -> Iterator[Sighting]:
@@ -395,6 +403,7 @@ def _sighting(
     remedy: Remedy = Remedy.NONE,
     retest: Retest = Retest.T1,
     evidence: tuple[str, ...] = (),
+    clock_reasons: int = 0,
 ) -> Sighting:
     return Sighting(
         rule=rule,
@@ -408,4 +417,5 @@ def _sighting(
         remedy=remedy,
         retest=retest,
         evidence=evidence or (message,),
+        clock_reasons=clock_reasons,
     )

@@ -15,8 +15,6 @@ _THERMAL_POLICY, _SW_THERMAL, _HW_THERMAL, _POWER_BRAKE = 75, 269, 270, 271
 LINK_ERRORS = (52, 59, 208, 214, 215)
 """Replays and recoveries of older links; received errors, recoveries that failed, recoveries of newer ones."""
 _SM_CLOCK = 1
-HARD_REASONS = 0x0C8
-"""Slowed down by the hardware: its own trip, heat, the power brake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

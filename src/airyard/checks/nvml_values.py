@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 
 from airyard.checks.nvml import link_states
-from airyard.checks.nvml_load import HARD_REASONS, LINK_ERRORS, Asker, summed
+from airyard.checks.nvml_load import LINK_ERRORS, Asker, summed
+from airyard.core.health import clock_reasons
 
 _MEMORY_TEMPERATURE, _PCIE_SENT, _PCIE_RECEIVED = 82, 197, 198
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2
 _SLOWDOWN = 1
 """The threshold of heat at which clocks are lowered."""
-_HEAT_REASONS = 0x060
 _SENT, _RECEIVED = 0, 1
 """The directions of NVML's own measurement of PCIe: as the device sees them."""
 _MEGA = 1e6
@@ -96,8 +96,8 @@ def _present(ask: Asker, fields: dict[int, int]) -> Iterator[tuple[str, float]]:
             yield f"{name}_clock_megahertz", float(megahertz)
     if (reasons := ask("nvmlDeviceGetCurrentClocksEventReasons")) is not None:
         yield "clock_event_reasons", float(reasons)
-        yield "throttled_by_hardware", float(bool(reasons & HARD_REASONS))
-        yield "throttled_by_heat", float(bool(reasons & _HEAT_REASONS))
+        yield "throttled_by_hardware", float(bool(reasons & clock_reasons.HARD))
+        yield "throttled_by_heat", float(bool(reasons & clock_reasons.HEAT))
 
 
 def _seldom(ask: Asker, nvml: ModuleType) -> Iterator[tuple[str, float]]:

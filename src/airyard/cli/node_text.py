@@ -215,3 +215,20 @@ def operated(answer: Document) -> list[str]:
             f"{formats.moment(run['asked_at'])}, gone by {formats.moment(run['gone_by'])} at the latest"
         )
     return lines
+
+
+def facility(incidents: Sequence[Document], slowdowns: Sequence[Document]) -> str:
+    """Return what power and cooling do: incidents of places, then nodes that are part of none."""
+    lines = []
+    for one in incidents:
+        began = formats.moment(one["began"])
+        when = f"From {began} to {formats.moment(one['ended'])}" if one["ended"] else f"Since {began}"
+        step = f": {one['next_step']}" if one["next_step"] else ""
+        lines.append(f"{when} {one['supply'].lower()} of {one['place']} failed ({one['why']}){step}")
+    inside = {(one["supply"], node) for one in incidents for node in one["nodes"]}
+    for one in slowdowns:
+        if (one["supply"], one["node"]) not in inside:
+            lines.append(
+                f"{formats.moment(one['at'])} {one['supply'].lower()} of {one['node']}: {one['message']}"
+            )
+    return "\n".join(lines)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from airyard.core.access.tokens import Token
 from airyard.core.cluster import Machine, Node
 from airyard.core.health.fabric_faults import FabricFault
+from airyard.core.health.facility import Incident, Slowdown
 from airyard.core.health.idle_records import SweepNote, TestNote
 from airyard.core.health.states import NodeHealth
 from airyard.core.meeting import Meeting
@@ -143,6 +144,27 @@ class BreakerReset:
 
     pool: str
     by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowdownSeen:
+    """A monitor saw that a node is slowed down by its power or its cooling."""
+
+    slowdown: Slowdown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FacilityIncidentBegan:
+    """Several nodes that share a supply were slowed down at once."""
+
+    incident: Incident
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FacilityIncidentEnded:
+    """None of them was for a while."""
+
+    incident: Incident
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -472,6 +494,9 @@ ClusterEvent = (
     | FabricTested
     | BreakerOpened
     | BreakerReset
+    | SlowdownSeen
+    | FacilityIncidentBegan
+    | FacilityIncidentEnded
     | KeysExpired
     | LeaseDeclared
     | JudgingDeclared

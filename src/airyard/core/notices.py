@@ -12,6 +12,7 @@ from typing import Any
 from airyard.core import events
 from airyard.core.events import Recorded
 from airyard.core.health.fabric_faults import in_words
+from airyard.core.health.facility import NEXT_STEP
 from airyard.core.health.states import HealthState
 from airyard.core.notify import FleetNotice, RunNotice
 from airyard.core.run import Outcome
@@ -37,6 +38,8 @@ class Notice:
     cause: str | None = None
     next_step: str | None = None
     by: str | None = None
+    place: str | None = None
+    """A rack or a power domain."""
 
 
 _FAILING = frozenset({Outcome.FAILED, Outcome.TIMED_OUT})
@@ -160,6 +163,32 @@ def _fabric_tested(recorded: Recorded, event: events.FabricTested) -> Notice | N
     )
 
 
+def _incident_began(recorded: Recorded, event: events.FacilityIncidentBegan) -> Notice:
+    incident = event.incident
+    return Notice(
+        kinds=(FleetNotice.FACILITY_INCIDENT,),
+        key=_key(recorded),
+        at_ms=recorded.at_ms,
+        message=incident.why,
+        cause=f"facility.{incident.supply.value.lower()}",
+        next_step=NEXT_STEP[incident.supply],
+        place=incident.place,
+    )
+
+
+def _incident_ended(recorded: Recorded, event: events.FacilityIncidentEnded) -> Notice:
+    incident = event.incident
+    minutes = max(1, (incident.ended_ms - incident.began_ms) // 60_000)
+    return Notice(
+        kinds=(FleetNotice.FACILITY_WELL,),
+        key=_key(recorded),
+        at_ms=recorded.at_ms,
+        message=f"none of its {len(incident.nodes)} nodes is slowed down any more; it began {minutes} minutes ago",
+        cause=f"facility.{incident.supply.value.lower()}",
+        place=incident.place,
+    )
+
+
 def _epoch_began(recorded: Recorded, event: events.EpochBegan) -> Notice:
     return Notice(
         kinds=(FleetNotice.SERVER_TAKEOVER,),
@@ -177,6 +206,8 @@ SOURCES: Mapping[str, Callable[[Recorded, Any], Notice | None]] = {
     "NodeHealthChanged": _health_changed,
     "BreakerOpened": _breaker_opened,
     "FabricTested": _fabric_tested,
+    "FacilityIncidentBegan": _incident_began,
+    "FacilityIncidentEnded": _incident_ended,
     "EpochBegan": _epoch_began,
 }
 """Kind of an event in the journal → how to read a notice from it. What is not here is never looked at."""

@@ -45,6 +45,10 @@ class FleetNotice(Enum):
     """Pair tests found an edge, a leaf switch or a rail to be bad that was not before."""
     FABRIC_WELL = "fabric_well"
     """... and found one well again."""
+    FACILITY_INCIDENT = "facility_incident"
+    """Power or cooling slowed down several nodes of one rack or power domain at once."""
+    FACILITY_WELL = "facility_well"
+    """... and has not for a while."""
     SERVER_TAKEOVER = "server_takeover"
     """A server began to lead: after a start, or in place of another one."""
 

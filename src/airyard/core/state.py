@@ -16,6 +16,7 @@ from airyard.core.cluster import Cordon, Drain, Machine, Node
 from airyard.core.deadlines import wait_end
 from airyard.core.errors import InvariantBroken
 from airyard.core.evolve import evolve
+from airyard.core.health.facility import Facility, with_end, with_incident, with_slowdown
 from airyard.core.health.idle_records import NodeTests, PoolSweeps, notes_of, with_sweep, with_test
 from airyard.core.health.states import HEALTH_MOVES, Breaker, NodeHealth, Step
 from airyard.core.ids import MemberKey
@@ -73,6 +74,8 @@ class ClusterState:
     """By the node's name: what tests of it came to while it was idle."""
     sweeps: dict[str, PoolSweeps] = field(default_factory=dict)
     """By pool: its idle nodes tested in pairs."""
+    facility: Facility = field(default_factory=Facility)
+    """What power and cooling do to nodes, and to places."""
     left_ms: dict[str, int] = field(default_factory=dict)
     """By the node's name: when a run or a stranger gave devices of it back last, or it came."""
     lease_longest_ms: int = 0
@@ -116,6 +119,7 @@ class ClusterState:
             breakers=dict(self.breakers),
             tests=dict(self.tests),
             sweeps=dict(self.sweeps),
+            facility=self.facility,
             left_ms=dict(self.left_ms),
             lease_longest_ms=self.lease_longest_ms,
             verdict_wait_ms=self.verdict_wait_ms,
@@ -172,6 +176,12 @@ class ClusterState:
                 self.breakers[event.pool] = Breaker(at_ms=recorded.at_ms, why=event.why)
             case events.BreakerReset():
                 self.breakers.pop(event.pool, None)
+            case events.SlowdownSeen():
+                self.facility = with_slowdown(self.facility, event.slowdown)
+            case events.FacilityIncidentBegan():
+                self.facility = with_incident(self.facility, event.incident)
+            case events.FacilityIncidentEnded():
+                self.facility = with_end(self.facility, event.incident)
             case events.LeaseDeclared():
                 self.lease_longest_ms = event.longest_ms
             case events.JudgingDeclared():
@@ -403,6 +413,7 @@ class ClusterState:
             "breakers": ([pool, codec.encode(one)] for pool, one in self.breakers.items()),
             "tests": ([name, codec.encode(one)] for name, one in self.tests.items()),
             "sweeps": ([pool, codec.encode(one)] for pool, one in self.sweeps.items()),
+            "facility": codec.encode(self.facility),
             "left_ms": dict(self.left_ms),
             "lease_longest_ms": self.lease_longest_ms,
             "verdict_wait_ms": self.verdict_wait_ms,
@@ -449,6 +460,7 @@ class ClusterState:
             breakers={pool: codec.decode(Breaker, one) for pool, one in data.get("breakers", ())},
             tests={name: codec.decode(NodeTests, one) for name, one in data.get("tests", ())},
             sweeps={pool: codec.decode(PoolSweeps, one) for pool, one in data.get("sweeps", ())},
+            facility=codec.decode(Facility, data.get("facility", {})),
             left_ms=dict(data.get("left_ms", {})),
             lease_longest_ms=data.get("lease_longest_ms", 0),
             verdict_wait_ms=data.get("verdict_wait_ms"),

@@ -33,6 +33,30 @@ class FabricFaultDoc(Answer):
     next_step: str
 
 
+class IncidentDoc(Answer):
+    """Nodes of one rack or power domain, slowed down by POWER or COOLING at once; ``ended`` is null while it lasts."""
+
+    place: str
+    supply: str
+    began: str | None
+    ended: str | None
+    nodes: list[str]
+    why: str
+    next_step: str
+
+
+class SlowdownDoc(Answer):
+    """The newest time that POWER or COOLING slowed a node down, and since when it has been seen."""
+
+    node: str
+    supply: str
+    place: str
+    since: str | None
+    at: str | None
+    device: int | None
+    message: str
+
+
 class HealthEventsAnswer(Answer):
     """What became of nodes by their health, the newest last."""
 
@@ -42,6 +66,10 @@ class HealthEventsAnswer(Answer):
     """Of idle nodes: the newest of each node, and the newest sweeps of each pool."""
     faults: list[FabricFaultDoc] = Field(default_factory=list)
     """Between nodes, the oldest first, whenever they began; none where one node was asked for."""
+    incidents: list[IncidentDoc] = Field(default_factory=list)
+    """Of the facility, the newest last: those that go on, whenever they began, and those that ended in the span."""
+    slowdowns: list[SlowdownDoc] = Field(default_factory=list)
+    """Of nodes, the newest last; those in an incident, too."""
 
 
 class MaintenanceRequest(Part):

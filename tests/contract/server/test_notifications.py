@@ -15,9 +15,12 @@ import pytest
 from airyard.adapters.notices_sql import SqlNoticeStore
 from airyard.adapters.webhook_post import Reach, post
 from airyard.app.notifying import FleetReceiver, Sender
-from airyard.core.commands import CordonNodes, SweepDone
+from airyard.core.cluster import Device, Machine, Node
+from airyard.core.commands import CordonNodes, HealthReported, MachineSeen, SweepDone, Tick
 from airyard.core.events import Recorded
 from airyard.core.health.fabric_faults import edge_fault
+from airyard.core.health.facility import QUIET_MS
+from airyard.core.health.facts import Component, HealthEvent, Severity, Source
 from airyard.core.health.idle_records import SweepNote
 from airyard.core.notify import FleetNotice
 from airyard.core.run import Run
@@ -296,6 +299,60 @@ def test_a_fault_between_nodes_is_told_once_and_once_when_it_is_over(site: Site)
         kinds = [one.document["kind"] for one in receiver.until(3)]
         # Their order is not promised.
         assert sorted(kinds) == ["fabric_fault", "fabric_fault", "fabric_well"]
+
+
+def test_an_incident_of_a_rack_is_told_once_and_once_when_it_is_over(site: Site) -> None:
+    now_ms = site.yard.context.clock.now_ms()
+    racked = tuple(
+        Node(
+            name=name,
+            machine="racked",
+            accelerator="GPU_1xH100",
+            model="H100",
+            devices=(Device(index=0, uuid=f"GPU-{name}"),),
+            cpus=4.0,
+            memory_bytes=8 << 30,
+            labels={"rack": "r3"},
+        )
+        for name in ("n0", "n1")
+    )
+    machine = Machine(name="racked", boot_id="boot", address="127.0.0.1")
+    site.yard.tell(MachineSeen(machine=machine, nodes=racked, members=()))
+    brakes = tuple(
+        HealthEvent(
+            event_id=one.name,
+            rule="gpu.throttled_long",
+            machine="racked",
+            node=one.name,
+            at_ms=now_ms - QUIET_MS - 60_000,
+            component=Component.FACILITY,
+            severity=Severity.HIGH,
+            source=Source.NVML,
+            message="slowed down",
+        )
+        for one in racked
+    )
+    with Receiver() as receiver:
+        on = {FleetNotice.FACILITY_INCIDENT, FleetNotice.FACILITY_WELL, FleetNotice.NODE_QUARANTINED}
+        site.notify(fleet=(FleetReceiver(on=on, to=receiver.url),))
+        site.yard.tell(HealthReported(events=brakes))
+        site.yard.tell(HealthReported(events=brakes))
+        for _ in range(3):
+            site.yard.tell(Tick())
+        found = {one.document["kind"]: one.document for one in receiver.until(2)}
+        assert set(found) == {"facility_incident", "facility_well"}
+        begun, over = found["facility_incident"], found["facility_well"]
+        for document in found.values():
+            assert (document["place"], document["cause"], document["node"]) == (
+                "rack r3",
+                "facility.power",
+                None,
+            )
+            assert document["command"] == "airyard health events"
+        assert begun["text"].startswith(
+            "Power of rack r3 fails, no node is blamed: the power brake is on at 2 of 2"
+        )
+        assert over["text"].startswith("Power of rack r3 is well again: none of its 2 nodes")
 
 
 def test_an_address_may_be_a_secret_and_is_never_shown(site: Site) -> None:

@@ -196,6 +196,8 @@ def test_heat_slows_a_gpu_down() -> None:
     assert rules(found) == {"gpu.throttled", "gpu.throttled_long"}
     assert {one.component for one in found} == {Component.GPU}
     assert "0x040" in found[0].evidence[0]
+    assert found[-1].message == "GPU 0 was slowed down in 100% of the last minute at work by heat"
+    assert found[-1].event("1", "m", 1).clock_reasons == 0x40
 
 
 def test_a_gpu_at_rest_or_without_utilization_is_not_judged() -> None:
@@ -239,6 +241,19 @@ def test_minutes_of_slowdowns_add_up() -> None:
 
 def test_the_power_brake_is_the_racks() -> None:
     assert {one.component for one in worked(120, busy(clock_reasons=0x80))} == {Component.FACILITY}
+    # With it the umbrella of hardware's reasons is on, too; beside heat it is not the rack's alone.
+    assert {one.component for one in worked(120, busy(clock_reasons=0x88))} == {Component.FACILITY}
+    assert {one.component for one in worked(120, busy(clock_reasons=0xC8))} == {Component.GPU}
+
+
+def test_a_brake_that_only_the_driver_saw_is_the_racks_too() -> None:
+    watch = GpuWatch(H100)
+    found = [
+        one
+        for now in range(0, 60, 5)
+        for one in watch.work([busy(brake_ns=now * 200_000_000, thermal_ns=5)], now * 1000)
+    ]
+    assert {(one.component, one.clock_reasons) for one in found} == {(Component.FACILITY, 0x80)}
 
 
 def test_a_card_that_is_held_at_half_its_power() -> None:

@@ -49,6 +49,32 @@ RESIDENT = {
 }  # fmt: skip
 
 
+def test_health_events_begin_with_incidents_of_the_facility(airyard: Any) -> None:
+    incident = {
+        "place": "rack r3", "supply": "POWER", "began": AT, "ended": None, "nodes": ["n1", "n2", "n3"],
+        "why": "the power brake is on at 3 of 4 nodes", "next_step": "look at the supply",
+    }  # fmt: skip
+    over = {**incident, "supply": "COOLING", "ended": LATER, "next_step": ""}
+    slow = {"supply": "POWER", "place": "", "since": AT, "at": LATER, "device": 2, "message": "slowed down"}
+    found = {
+        "events": [], "breakers": [], "tests": [], "faults": [], "incidents": [over, incident],
+        "slowdowns": [{**slow, "node": "n2"}, {**slow, "node": "n9"}],
+    }  # fmt: skip
+    code, out, err = airyard("health", "events", answers={"GET /health/events": [found]})
+    assert code == 0
+    first, second, third = out.splitlines()
+    assert first.startswith("From 2026-12-02 12:00:00")
+    assert "cooling of rack r3 failed" in first
+    assert second.startswith("Since 2026-12-02 12:00:00")
+    assert second.endswith("(the power brake is on at 3 of 4 nodes): look at the supply")
+    # n2 is part of the incident, n9 is on its own.
+    assert third.endswith("power of n9: slowed down")
+    assert "No node's health has changed" in err + out
+    # An older server tells of none.
+    older = {"events": [], "breakers": []}
+    assert airyard("health", "events", answers={"GET /health/events": [older]})[0] == 0
+
+
 def test_the_list_says_of_each_node_what_state_it_is_in_and_who_closed_it(airyard: Any) -> None:
     nodes = [
         node("n1", run=7),

@@ -10,6 +10,7 @@ import pytest
 from airyard.core import events as e
 from airyard.core.events import Recorded
 from airyard.core.health.fabric_faults import Blamed, FabricFault, edge_fault
+from airyard.core.health.facility import Incident, Supply
 from airyard.core.health.idle_records import SweepNote
 from airyard.core.health.states import HealthState, NodeHealth
 from airyard.core.notices import SOURCES, Notice, notice_of
@@ -92,6 +93,23 @@ def test_faults_between_nodes_are_told_when_they_begin_and_when_they_end() -> No
     assert notice.message == "edge n1 - n2; well again: leaf switch f/r1"
     assert (notice.pool, notice.node, notice.cause) == ("a", None, "fabric.edge")
     assert "cables" in str(notice.next_step)
+
+
+def test_an_incident_of_the_facility_is_told_with_its_begin_and_its_end() -> None:
+    incident = Incident(
+        place="rack r3", supply=Supply.POWER, began_ms=AT_MS, nodes=("n1", "n2"), why="2 of 2 nodes"
+    )
+    begun = told(e.FacilityIncidentBegan(incident=incident))
+    over = told(e.FacilityIncidentEnded(incident=replace(incident, ended_ms=AT_MS + 900_000)))
+    assert begun is not None
+    assert over is not None
+    assert [one.value for one in (*begun.kinds, *over.kinds)] == ["facility_incident", "facility_well"]
+    for notice in (begun, over):
+        assert (notice.place, notice.node, notice.cause) == ("rack r3", None, "facility.power")
+    assert begun.next_step is not None
+    assert "not at its nodes" in begun.next_step
+    assert over.message.endswith("it began 15 minutes ago")
+    assert all(told(one) is None for one in SAMPLES if isinstance(one, e.SlowdownSeen))
 
 
 def test_a_stall_is_one_occasion_however_often_its_verdict_changes() -> None:

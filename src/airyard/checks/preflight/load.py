@@ -15,6 +15,7 @@ from typing import Any
 
 from airyard.checks.contract import Thresholds, failed, passed, skipped
 from airyard.checks.nvml import LOST
+from airyard.core.health.clock_reasons import is_brake_alone
 from airyard.core.health.facts import CheckResult, Component, Remedy, Retest
 
 NAME = "compute.load"
@@ -180,12 +181,11 @@ def _heat(index: int, worked: Worked, limits: Thresholds) -> Iterator[CheckResul
     margin, least = worked.margin_c, limits["margin_c_least"]
     if worked.slowed > _SHARE * worked.readings:
         words = ", ".join(words for bit, words in _SLOWED_BY.items() if worked.reasons & bit)
-        brake = worked.reasons == 0x080
         yield failed(
             NAME,
             f"GPU {index} was slowed down in {worked.slowed} of {worked.readings} readings under load: {words}",
             "look at its cooling and power; a power brake on several machines of a rack is the rack's",
-            Component.FACILITY if brake else Component.GPU,
+            Component.FACILITY if is_brake_alone(worked.reasons) else Component.GPU,
             Remedy.NONE,
             Retest.T3,
             device=index,

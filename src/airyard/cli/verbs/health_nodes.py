@@ -21,7 +21,7 @@ def events(app: App, node: str | None, since: int | None) -> None:
     """Show what became of nodes by their health, the newest last: why, on whose word, with which evidence.
 
     Tests of idle nodes are among it (INFO): the newest of each node, and the newest sweeps of each pool.
-    Faults between nodes that stand (an edge, a leaf switch, a rail) come first, whenever they began.
+    Incidents of the facility and faults between nodes that stand (an edge, a leaf switch, a rail) come first.
     """
     found = app.client.health.events(node, since)
     if app.as_json:
@@ -31,6 +31,9 @@ def events(app: App, node: str | None, since: int | None) -> None:
         app.console.text(f"The breaker of {breaker['pool']} is open: {breaker['why']}")
     for fault in found.get("faults") or []:
         app.console.text(node_text.fabric_fault(fault))
+    facility = node_text.facility(found.get("incidents") or [], found.get("slowdowns") or [])
+    if facility:
+        app.console.text(facility)
     tests = found.get("tests") or []
     if not found["events"] and not tests:
         app.console.note("No node's health has changed.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from airyard.core.actions import Action, RunRemedy, RunRetest
 from airyard.core.commands import HealthReported, RemedyDone, RetestDone
+from airyard.core.decide import supplying
 from airyard.core.decide.decision import Decision, Draft, Scratch
 from airyard.core.decide.draining import ask_to_leave
 from airyard.core.decide.gang import advance
@@ -21,7 +22,7 @@ from airyard.core.events import (
     NodeUncordoned,
     StopOrdered,
 )
-from airyard.core.health import budget, machine
+from airyard.core.health import budget, facility, machine
 from airyard.core.health.blame import gravest, hit_of
 from airyard.core.health.facts import HealthEvent
 from airyard.core.health.states import TAKEN_OUT, WORKING, HealthState, Hit, NodeHealth
@@ -39,8 +40,12 @@ def report(state: ClusterState, command: HealthReported, now_ms: int) -> Decisio
     scratch = _scratch(state, now_ms)
     hits: dict[str, list[Hit]] = {}
     for event in command.events:
+        for name in sorted(supplying.seen(scratch, event, _concerned(state, event))):
+            _excuse(scratch, name)
+    for event in command.events:
         for name in _concerned(state, event):
-            hits.setdefault(name, []).append(hit_of(event))
+            if not facility.excuses(scratch.state.facility, name, event.rule, event.at_ms):
+                hits.setdefault(name, []).append(hit_of(event))
     for name in sorted(hits):
         _judge(scratch, name, hits[name], command.by)
     return _close(scratch)
@@ -54,6 +59,23 @@ def _concerned(state: ClusterState, event: HealthEvent) -> list[str]:
     uuid = event.device_uuid
     owners = [node.name for node in there if uuid and any(device.uuid == uuid for device in node.devices)]
     return owners or [node.name for node in there]
+
+
+def _excuse(scratch: Scratch, name: str) -> None:
+    """Take back what spoke against a node that works and was the facility's. One that is out is tested as ever."""
+    health = scratch.state.health.get(name)
+    if health is None or health.state not in WORKING:
+        return
+    found = facility.excused(scratch.state.facility, name, health.hits)
+    if found:
+        after = machine.excused(health, found, scratch.now_ms)
+        _note(
+            scratch,
+            name,
+            after,
+            "it was slow by an incident of the facility: that does not speak against it",
+            TICK,
+        )
 
 
 def _judge(scratch: Scratch, name: str, hits: list[Hit], by: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from airyard.core.actions import Action, CloseTracking, KillMember
 from airyard.core.commands import Tick
 from airyard.core.deadlines import total_end_ms, wait_end
-from airyard.core.decide import ailing, verdicts
+from airyard.core.decide import ailing, supplying, verdicts
 from airyard.core.decide.clearing import expired, leaving
 from airyard.core.decide.decision import Decision, Draft
 from airyard.core.decide.draining import ask_to_leave, draining
@@ -68,6 +68,7 @@ def tick(state: ClusterState, command: Tick, now_ms: int) -> Decision:
     health = ailing.tick(state, now_ms)
     events.extend(health.events)
     actions.extend(health.actions)
+    events.extend(supplying.tick(state, now_ms).events)
     return Decision(events=tuple(events), actions=tuple(actions))
 
 

@@ -102,6 +102,8 @@ class HealthEvent:
     evidence: tuple[str, ...] = ()
     """Raw lines or readings, at most a few, each cut to 500 characters."""
     rule_version: int = 1
+    clock_reasons: int = 0
+    """What held a GPU's clocks, where it is about that (``clock_reasons.py``); 0 also from older agents."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the wire form; what is at its default is left out."""
@@ -124,6 +126,7 @@ class HealthEvent:
             "device_uuid": self.device_uuid,
             "unit": self.unit,
             "evidence": list(self.evidence),
+            "clock_reasons": self.clock_reasons,
         }
         said.update({name: value for name, value in optional.items() if value})
         numbers = {"device": self.device, "code": self.code, "value": self.value}
@@ -154,6 +157,7 @@ class HealthEvent:
             confirmed=bool(data.get("confirmed", True)),
             evidence=tuple(str(line) for line in data.get("evidence", ())),
             rule_version=int(data.get("rule_version", 1)),
+            clock_reasons=int(data.get("clock_reasons", 0)),
         )
 
 

@@ -6,7 +6,7 @@ Owns: what happens when. Must not know: cordons, runs, who carries remedies out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from airyard.core.health import ladder
@@ -149,6 +149,22 @@ def remedied(health: NodeHealth, outcome: RemedyOutcome, said: str, now_ms: int)
         before = ladder.RUNGS[place - 1] if place else Remedy.NONE
         return replace(back, remedy=before, not_before_ms=now_ms + ladder.MINUTE_MS)
     return replace(back, waits_for=said or "see what became of the remedy")
+
+
+def excused(health: NodeHealth, hits: Collection[Hit], now_ms: int) -> NodeHealth:
+    """Return the record without evidence that turned out to be no fault of the node, also when it is said again."""
+    kept = tuple(hit for hit in health.hits if hit not in hits)
+    best = gravest(kept)
+    left = replace(
+        health,
+        hits=kept,
+        score=score(kept),
+        rule=best.rule if best is not None else "",
+        known=(*health.known, *(hit.event_id for hit in hits))[-KNOWN:],
+    )
+    if left.state is S.SUSPECT and left.score < SUSPECT_FROM:
+        return replace(left, state=S.HEALTHY, since_ms=now_ms)
+    return left
 
 
 def retested(health: NodeHealth, status: CheckStatus, said: str, now_ms: int) -> NodeHealth:

@@ -43,6 +43,7 @@ class Sighting:
     remedy: Remedy = Remedy.NONE
     retest: Retest = Retest.T1
     evidence: tuple[str, ...] = ()
+    clock_reasons: int = 0
 
     def event(self, event_id: str, machine: str, at_ms: int) -> HealthEvent:
         """Return it as an event; ``at_ms`` is since 1970."""
@@ -64,6 +65,7 @@ class Sighting:
             remedy=self.remedy,
             retest=self.retest,
             evidence=tuple(line[:_LONGEST_LINE] for line in self.evidence[:_MOST_LINES]),
+            clock_reasons=self.clock_reasons,
         )
 
 
