@@ -51,6 +51,7 @@ class RankTold:
 class _Gang:
     members: dict[int, tuple[RankTold, ...]] = field(default_factory=dict)
     windows: deque[Mapping[int, float]] = field(default_factory=lambda: deque(maxlen=stragglers.WINDOWS))
+    rows: stragglers.Rows = field(default_factory=stragglers.Rows)
     counted: int = 0
     seen: tuple[hangs.StallCase, tuple[int, ...]] | None = None
     seen_ms: int = 0
@@ -63,8 +64,8 @@ class GangSteps:
         self._gangs: OrderedDict[AttemptKey, _Gang] = OrderedDict()
         self.looks = GangLooks()
 
-    def put(self, key: MemberKey, ranks: object, at_ms: int) -> None:
-        """Take what a member told. Raises: UserError for what no runner sends."""
+    def put(self, key: MemberKey, ranks: object, at_ms: int) -> bool:
+        """Take what a member told; return whether that ended a window. Raises: UserError for what no runner sends."""
         told = _read(ranks, at_ms)
         gang = self._gangs.setdefault(key.attempt_key, _Gang())
         self._gangs.move_to_end(key.attempt_key)
@@ -73,16 +74,14 @@ class GangSteps:
         gang.members[key.member] = told
         # A window needs all ranks to have made its steps.
         fewest = min((one.count for each in gang.members.values() for one in each), default=0)
-        if fewest >= gang.counted + stragglers.STEPS_A_WINDOW:
-            gang.counted = fewest
-            gang.windows.append(
-                {
-                    one.rank: one.compute_ms
-                    for each in gang.members.values()
-                    for one in each
-                    if one.compute_ms is not None
-                }
-            )
+        if fewest < gang.counted + stragglers.STEPS_A_WINDOW:
+            return False
+        gang.counted = fewest
+        told_by_all = (one for each in gang.members.values() for one in each)
+        window = {one.rank: one.compute_ms for one in told_by_all if one.compute_ms is not None}
+        gang.windows.append(window)
+        gang.rows.add(window, at_ms)
+        return True
 
     def drop(self, key: AttemptKey) -> None:
         """Forget a gang that has ended."""
@@ -157,9 +156,13 @@ class GangSteps:
         gang = self._gangs.get(attempt)
         if gang is None:
             return []
-        return stragglers.judge(
-            tuple(gang.windows), {one.rank: node for one, node in self._ranks(attempt, members)}
-        )
+        nodes = {one.rank: node for one, node in self._ranks(attempt, members)}
+        return stragglers.judge(tuple(gang.windows), nodes, gang.rows.since)
+
+    def ranks_of(self, attempt: AttemptKey) -> dict[int, list[int]]:
+        """Return the ranks that each member told of."""
+        gang = self._gangs.get(attempt)
+        return {index: [one.rank for one in told] for index, told in gang.members.items()} if gang else {}
 
     def newest_step(self, attempt: AttemptKey) -> int | None:
         """Return the step that the foremost rank has made. Any thread: members may tell meanwhile."""

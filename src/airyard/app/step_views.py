@@ -5,18 +5,27 @@ Owns: their document and its words. Must not know: HTTP, how verdicts are found.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from airyard.app.gang_signs import GangSigns
 from airyard.app.gang_steps import GangSteps
 from airyard.app.views import Document
+from airyard.core.health import clock_reasons, slowing
 from airyard.core.health.hangs import Stall
 from airyard.core.health.signs import Source, Watched, watched
+from airyard.core.health.slowing import Effect
 from airyard.core.health.stragglers import Straggler
 from airyard.core.run import Attempt, Run, RunState, StallNote
 from airyard.core.workload import HangAction
 
 
-def progress_document(steps: GangSteps, signs: GangSigns, run: Run, now_ms: int) -> Document | None:
-    """Return what a live attempt tells of its steps, or by what else it is watched; None where there is nothing yet."""
+def progress_document(
+    steps: GangSteps, signs: GangSigns, run: Run, now_ms: int, effects: Sequence[Effect] = ()
+) -> Document | None:
+    """Return what a live attempt tells of its steps, or by what else it is watched; None where there is nothing yet.
+
+    ``effects``: which slow ranks a throttled GPU explains.
+    """
     attempt = run.attempt
     if run.state is not RunState.ACTIVE or attempt is None or not attempt.live:
         return None
@@ -24,10 +33,13 @@ def progress_document(steps: GangSteps, signs: GangSigns, run: Run, now_ms: int)
     if step is None:
         return _by_signs(signs, run, attempt, now_ms)
     stall = steps.stall(attempt.key, attempt, now_ms)
+    by_rank = {one.slow.rank: one for one in effects}
     return {
         "step": step,
         "stall": _stall(stall) if stall is not None else None,
-        "stragglers": [_straggler(one) for one in steps.stragglers(attempt.key, attempt)],
+        "stragglers": [
+            _straggler(one, by_rank.get(one.rank)) for one in steps.stragglers(attempt.key, attempt)
+        ],
     }
 
 
@@ -82,8 +94,9 @@ def _stall(stall: Stall) -> Document:
     }
 
 
-def _straggler(one: Straggler) -> Document:
+def _straggler(one: Straggler, effect: Effect | None) -> Document:
     whole = "; so are all ranks of this node" if one.whole_node else ""
+    why = f": {slowing.in_words(effect)}" if effect is not None else ""
     return {
         "rank": one.rank,
         "node": one.node,
@@ -93,5 +106,17 @@ def _straggler(one: Straggler) -> Document:
         "median_ms": round(one.median_ms, 3),
         "whole_node": one.whole_node,
         "text": f"rank {one.rank} on {one.node} computes {one.compute_ms:.0f} ms a step, the usual is "
-        f"{one.median_ms:.0f} ms{whole}",
+        f"{one.median_ms:.0f} ms{whole}{why}",
+        "throttled": _throttled(effect) if effect is not None else None,
+    }
+
+
+def _throttled(effect: Effect) -> Document:
+    throttle = effect.throttle
+    return {
+        "device": effect.device,
+        "rule": throttle.rule,
+        "reasons": clock_reasons.in_words(throttle.reasons),
+        "share": throttle.share,
+        "facility": throttle.brake_alone,
     }

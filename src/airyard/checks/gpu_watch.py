@@ -67,9 +67,9 @@ RULES: dict[str, tuple[str, str]] = {
     "driver.mismatch": ("high", "the driver's library and its kernel module came apart"),
     "driver.away": ("high", "NVML does not open any more, at two looks"),
     "nvml.hang": ("high", "two processes in a row got no answer from NVML for 45 s each"),
-    "gpu.throttled": ("warning", "slowed by heat or hardware in 10 % of a minute at work"),
-    "gpu.throttled_long": ("high", "... in half of it, or in 6 minutes out of 10"),
-    "gpu.slow_clock": ("high", "for two minutes the clock is below 0.85 of that of its peers at work"),
+    "gpu.throttled": ("warning, by effect", "slowed by heat or hardware in 10 % of a minute at work"),
+    "gpu.throttled_long": ("high, by effect", "... in half of it, or in 6 minutes out of 10"),
+    "gpu.slow_clock": ("high, by effect", "for two minutes the clock is below 0.85 of that of its peers at work"),
     "gpu.power_held": ("warning", "for a minute at work less than 0.8 of its power limit, and held by it"),
 }  # fmt: skip
 """What each is, for people."""

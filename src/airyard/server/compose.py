@@ -359,6 +359,7 @@ class Server:
             shutdown=self.ask_to_stop,
             gauges=effects.gauges,
             signs=effects.signs,
+            throttles=effects.throttles,
             servers=self._servers(self._doors.public_url or url) if self._config.standby.servers else (),
         )
 

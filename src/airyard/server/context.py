@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airyard.app.changes import ChangeFeed
 from airyard.app.gang_signs import GangSigns
+from airyard.app.gang_slowness import Throttles
 from airyard.app.gang_steps import GangSteps
 from airyard.app.loop import ControlLoop
 from airyard.core.access.people import People
@@ -115,6 +116,8 @@ class ServerContext:
     """What a preparing member is at (phase, detail); never journalled."""
     steps: GangSteps = field(default_factory=GangSteps)
     """What running gangs tell of their steps; never journalled."""
+    throttles: Throttles = field(default_factory=Throttles)
+    """Throttled GPUs that monitors tell of; never journalled by themselves."""
     signs: GangSigns = field(default_factory=GangSigns)
     """What else shows that attempts get on; never journalled."""
 

@@ -28,6 +28,7 @@ from airyard.adapters.tracking_worker import (
 )
 from airyard.app.control import Control
 from airyard.app.gang_signs import GangSigns
+from airyard.app.gang_slowness import Throttles
 from airyard.app.loop import ControlLoop
 from airyard.app.pair_partners import partners
 from airyard.app.phases import attempt_end_ms
@@ -108,6 +109,7 @@ class Effects:
         self._pairs: PairRounds | None = None
         self._idle: IdleRounds | None = None
         self.gauges = Gauges()
+        self.throttles = Throttles()
         self.signs = GangSigns()
         self._slow: queue.Queue[OpenTracking | CloseTracking | None] = queue.Queue()
         self._in_flight: set[Action] = set()
@@ -303,6 +305,7 @@ class Effects:
         def settled(future: Future[Reply]) -> None:
             if future.exception() is None:
                 self.gauges.reported(fact.events)
+                self.throttles.put(fact.events, time.monotonic_ns() // 1_000_000)
                 fact.taken()
 
         try:

@@ -22,6 +22,7 @@ from airyard.server.access import sight
 from airyard.server.context import ServerContext
 from airyard.server.redaction import redacted
 from airyard.server.requests import PREFIX, Caller, Context, Ref, inquire, plain, query, run_of, tracking_url
+from airyard.server.slow_ranks import effects_of
 from airyard.wire import explain as wire
 
 router = APIRouter(prefix=PREFIX)
@@ -83,7 +84,8 @@ async def explain_run(context: Context, caller: Caller, ref: Ref) -> Document:
     parts = await _parts(context, run)
     away = await query(context, _away) if run.state is RunState.ACTIVE else ()
     now_ms = context.clock.monotonic_ms()
-    progress = {"progress": progress_document(context.steps, context.signs, run, now_ms)}
+    slowed = effects_of(context, run.attempt, now_ms) if run.state is RunState.ACTIVE and run.attempt else ()
+    progress = {"progress": progress_document(context.steps, context.signs, run, now_ms, slowed)}
     told = {"notifications": await _not_arrived(context, run)}
     return {**explain_views.NO_PARTS, **explanation(run, away=away), **parts, **progress, **told}
 

@@ -76,6 +76,7 @@ async def report(context: Context, caller: Caller, body: wire.HealthReportReques
             "message are needed",
         ) from error
     await ask(context, HealthReported(events=found, by=caller.name))
+    context.throttles.put(found, context.clock.monotonic_ms())
     return {"taken": len(found)}
 
 

@@ -33,6 +33,7 @@ from airyard.core.run import Attempt, LogClose, Member, MemberPhase, Run
 from airyard.core.versions import RUNNER
 from airyard.server.context import ServerContext
 from airyard.server.gang_watch import weigh
+from airyard.server.slow_ranks import weigh_slow
 from airyard.server.wakeups import Wakeups
 
 MAX_WAIT_S = 30.0
@@ -330,8 +331,10 @@ async def _take_reports(
             if not context.loop.peek(lambda control: _is_live(control, key)):
                 pass
             elif "ranks" in item:
-                context.steps.put(key, item["ranks"], context.clock.monotonic_ms())
+                window_ended = context.steps.put(key, item["ranks"], context.clock.monotonic_ms())
                 await weigh(context, key)
+                if window_ended:
+                    await weigh_slow(context, key)
             else:
                 context.progress[key] = (str(item.get("phase", "")), str(item.get("detail", "")))
                 context.changes.publish([key.run_id])

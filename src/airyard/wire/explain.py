@@ -132,6 +132,19 @@ class StallDoc(Answer):
     source: str = "steps"
 
 
+class ThrottledDoc(Answer):
+    """The throttled GPU that explains a slow rank; ``share`` of the last minute, null where only its clock is low.
+
+    ``facility``: the power brake alone, which speaks against no node.
+    """
+
+    device: int
+    rule: str
+    reasons: str
+    share: float | None
+    facility: bool
+
+
 class StragglerDoc(Answer):
     """A rank that computes slower than the others; ``score`` is the usual time over its own."""
 
@@ -143,6 +156,7 @@ class StragglerDoc(Answer):
     median_ms: float
     whole_node: bool
     text: str
+    throttled: ThrottledDoc | None = None
 
 
 class ProgressDoc(Answer):

@@ -167,6 +167,8 @@ def test_an_incident_ends_when_nothing_is_seen_any_more(servers: Servers) -> Non
 def test_heat_of_a_rack_is_taken_back_from_nodes_that_it_was_counted_against(servers: Servers) -> None:
     hot = {"component": "GPU", "clock_reasons": 0x48}
     servers.slow("n0", **hot)
+    assert servers.node("n0").node.health is None
+    servers.slow("n0", **hot, rule="gpu.slowing", event_id="slow")
     first = servers.node("n0").node.health
     assert first is not None
     assert first.state == "SUSPECT"

@@ -86,7 +86,7 @@ def test_signals_and_starts_since_the_last_test_and_a_suspicion_make_tests_due()
     assert (rested.signals, rested.changed, due(rested, made.now_ms)) == (0, False, None)
     assert due(look(made, "b"), made.now_ms) is IdleTest.LIGHT
     event = HealthEvent(
-        event_id="e1", rule="gpu.slow_clock", machine="a", node="a", at_ms=made.now_ms, component=Component.GPU,
+        event_id="e1", rule="gpu.slowing", machine="a", node="a", at_ms=made.now_ms, component=Component.GPU,
         severity=Severity.HIGH, source=Source.NVML, message="slow",
     )  # fmt: skip
     made.do(c.HealthReported(events=(event,)))

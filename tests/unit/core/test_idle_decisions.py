@@ -39,7 +39,7 @@ def state_of(made: Yard, name: str) -> HealthState:
 def event(made: Yard, name: str, severity: Severity, **more: Any) -> HealthEvent:
     return HealthEvent(
         event_id=f"e-{name}-{made.now_ms}",
-        rule=more.pop("rule", "gpu.slow_clock"),
+        rule=more.pop("rule", "gpu.slowing"),
         machine=name,
         node=name,
         at_ms=made.now_ms,

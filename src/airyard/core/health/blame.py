@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from airyard.core.health.facts import Component, HealthEvent, Remedy, Severity, Source
+from airyard.core.health.slowing import SLOWNESS
 from airyard.core.health.states import Hit
 from airyard.core.triage.xid import Weight, xid_facts
 
@@ -46,7 +47,7 @@ _REMEDIES = frozenset({Remedy.GPU_RESET, Remedy.REBOOT, Remedy.POWER_CYCLE, Reme
 
 def weight(event: HealthEvent) -> float:
     """Return how much one event speaks against its node."""
-    if event.component is Component.FACILITY or event.severity is Severity.INFO:
+    if event.component is Component.FACILITY or event.severity is Severity.INFO or event.rule in SLOWNESS:
         return 0.0
     if event.code is not None and event.rule.startswith("xid."):
         return WEIGHT_OF_XID[xid_facts(event.code).weight]

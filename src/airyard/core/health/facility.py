@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from airyard.core.health import clock_reasons
+from airyard.core.health import clock_reasons, slowing
 from airyard.core.health.facts import Component, HealthEvent, Source
 from airyard.core.health.states import Hit
 
@@ -26,8 +26,7 @@ KEPT_MS = 86_400_000
 SLOWDOWNS_KEPT = 1_024
 INCIDENTS_KEPT = 16
 NAMES_SHOWN = 8
-THROTTLED = frozenset({"gpu.throttled", "gpu.throttled_long"})
-_SLOWNESS = THROTTLED | {"gpu.slow_clock", "check.gpu.clocks", "check.compute.load"}
+_SLOWNESS = slowing.SLOWNESS | {slowing.RULE, slowing.AGAIN, "check.gpu.clocks", "check.compute.load"}
 _CHARACTERS = 300
 
 
@@ -100,7 +99,7 @@ def supplies(event: HealthEvent) -> tuple[Supply, ...]:
     if not event.confirmed or event.source is Source.JOB_LOG:
         return ()
     brake = event.component is Component.FACILITY or event.clock_reasons & clock_reasons.POWER_BRAKE
-    heat = event.rule in THROTTLED and event.clock_reasons & clock_reasons.HEAT
+    heat = event.rule in slowing.SLOWNESS and event.clock_reasons & clock_reasons.HEAT
     return tuple(one for one, said in ((Supply.POWER, brake), (Supply.COOLING, heat)) if said)
 
 

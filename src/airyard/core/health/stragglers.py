@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 WATCH_BELOW = 0.9
@@ -47,12 +47,16 @@ class Straggler:
     median_ms: float
     whole_node: bool
     """All ranks of its node are slow, of several, and none elsewhere: the slowness may be the node's."""
+    since_ms: int | None = None
+    """The end of the first window of the row in which it stood out, where that is known."""
 
 
-def judge(windows: Sequence[Mapping[int, float]], nodes: Mapping[int, str]) -> list[Straggler]:
+def judge(
+    windows: Sequence[Mapping[int, float]], nodes: Mapping[int, str], since: Mapping[int, int] | None = None
+) -> list[Straggler]:
     """Return the slow ranks, slowest first. A window has the median compute time in ms of each rank over 20 steps.
 
-    A rank counts when it stands out in three of the last five windows.
+    A rank counts when it stands out in three of the last five windows. ``since``: as ``Rows`` have it.
     """
     last = [one for one in windows[-WINDOWS:] if len(one) >= FEWEST_RANKS]
     if len(last) < WINDOWS_NEEDED:
@@ -63,7 +67,26 @@ def judge(windows: Sequence[Mapping[int, float]], nodes: Mapping[int, str]) -> l
             times[rank] = times.get(rank, 0) + 1
     slow = [rank for rank, count in times.items() if count >= WINDOWS_NEEDED and rank in nodes]
     found = [_straggler(rank, last, nodes, set(slow)) for rank in slow]
-    return sorted((one for one in found if one is not None), key=lambda one: (one.score, one.rank))
+    named = [replace(one, since_ms=(since or {}).get(one.rank)) for one in found if one is not None]
+    return sorted(named, key=lambda one: (one.score, one.rank))
+
+
+class Rows:
+    """Since when each rank has stood out, over more windows than a verdict needs; a row ends with three without."""
+
+    def __init__(self) -> None:
+        self.since: dict[int, int] = {}
+        self._well: dict[int, int] = {}
+
+    def add(self, window: Mapping[int, float], at_ms: int) -> None:
+        """Take in a window that has ended."""
+        slow = outliers(window) if len(window) >= FEWEST_RANKS else set()
+        for rank in list(self.since):
+            self._well[rank] = 0 if rank in slow else self._well.get(rank, 0) + 1
+            if self._well[rank] >= WINDOWS_NEEDED:
+                del self.since[rank], self._well[rank]
+        for rank in slow:
+            self.since.setdefault(rank, at_ms)
 
 
 def outliers(window: Mapping[int, float]) -> set[int]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airyard.core.health.facts import Component, HealthEvent, Severity
+from airyard.core.health.slowing import SLOWNESS
 from airyard.core.run import Cause
 from airyard.core.triage.causes import Action, EvidenceLine, FailureCause, FailureClass
 from airyard.core.triage.machine_faults import MachineFault, faults
@@ -158,6 +159,7 @@ def _health_event(events: Sequence[HealthEvent], root: Finding | None) -> Health
         for event in events
         if event.confirmed
         and event.severity in (Severity.CRITICAL, Severity.HIGH)
+        and event.rule not in SLOWNESS
         and _in_window(event.at_ms, root)
     ]
     order = list(Severity)

@@ -113,13 +113,14 @@ def test_a_power_domain_goes_before_racks_and_of_two_nodes_both_are_enough() -> 
     assert [incident.at for incident in one.state.facility.incidents] == [("power domain pdu7", Supply.POWER)]
 
 
-def test_heat_of_one_node_is_its_own_and_that_of_a_rack_is_taken_back() -> None:
+def test_heat_that_slows_one_node_is_its_own_and_that_of_a_rack_is_taken_back() -> None:
     one = yard()
-    tell(one, heat(one, "n0"))
+    tell(one, heat(one, "n0"), heat(one, "n0", rule="gpu.slowing", event_id="slow"))
     assert one.state.health["n0"].state is HealthState.SUSPECT
     one.later(60)
-    slow = heat(one, "n1", rule="gpu.throttled", severity=Severity.WARNING)
-    tell(one, slow, replace(slow, event_id="link", rule="gpu.nvlink_errors", component=Component.NVLINK))
+    slow = heat(one, "n1", rule="gpu.slowing", severity=Severity.WARNING)
+    link = replace(slow, event_id="link", rule="gpu.nvlink_errors", component=Component.NVLINK)
+    tell(one, heat(one, "n1", event_id="hot"), slow, link)
     assert one.state.health["n1"].score == 4
     one.later(60)
     assert "FacilityIncidentBegan" in tell(one, heat(one, "n2"))
@@ -131,14 +132,18 @@ def test_heat_of_one_node_is_its_own_and_that_of_a_rack_is_taken_back() -> None:
     assert (n1.score, [hit.rule for hit in n1.hits]) == (2, ["gpu.nvlink_errors"])
     assert "n2" not in one.state.health
     one.later(60)
-    tell(one, heat(one, "n0"), heat(one, "n3"))
+    tell(one, heat(one, "n0", rule="gpu.slowing"), heat(one, "n3"))
     assert one.state.health["n0"].hits == ()
     assert "n3" not in one.state.health
 
 
 def test_a_node_that_is_out_already_is_mended_as_ever() -> None:
     one = yard()
-    tell(one, heat(one, "n0"), heat(one, "n0", device=3))
+    tell(
+        one,
+        heat(one, "n0"),
+        *(heat(one, "n0", rule="gpu.slowing", device=i, event_id=f"{i}") for i in (2, 3)),
+    )
     out = one.state.health["n0"]
     assert out.state is HealthState.DRAINING
     tell(one, heat(one, "n1"), heat(one, "n2"))
@@ -178,7 +183,7 @@ def test_what_a_job_prints_makes_no_incident() -> None:
 def test_while_it_lasts_slowness_does_not_speak_against_its_nodes(open_: bool) -> None:
     one = yard()
     tell(one, *(brake(one, f"n{i}") for i in range(3 if open_ else 2)))
-    slow = brake(one, "n0", rule="gpu.slow_clock", component=Component.GPU, event_id="slow", clock_reasons=0)
+    slow = brake(one, "n0", rule="gpu.slowing", component=Component.GPU, event_id="slow", clock_reasons=0)
     lost = brake(one, "n1", rule="gpu.nvlink_errors", component=Component.NVLINK, event_id="link")
     tell(one, slow, lost)
     assert ("n0" in one.state.health) is not open_
@@ -189,7 +194,7 @@ def test_slowness_after_the_end_speaks_against_the_node_again() -> None:
     one = yard()
     tell(one, *(brake(one, f"n{i}") for i in range(3)))
     one.tick(facility.QUIET_MS / 1000 + 1)
-    during = brake(one, "n0", ago_s=600, rule="gpu.slow_clock", component=Component.GPU, clock_reasons=0)
+    during = brake(one, "n0", ago_s=600, rule="gpu.slowing", component=Component.GPU, clock_reasons=0)
     tell(one, during)
     assert one.state.health == {}
     one.later(60)

@@ -50,6 +50,14 @@ def event(**changes: object) -> HealthEvent:
     return HealthEvent(**given)  # type: ignore[arg-type]  # its fields
 
 
+def test_lower_clocks_end_no_run() -> None:
+    slow = event(rule="gpu.throttled_long", severity=Severity.HIGH, source=Source.NVML)
+    plain = verdict("ValueError: shapes do not match")
+    assert verdict("ValueError: shapes do not match", events=[slow]) == plain
+    assert verdict(WATCHDOG.format(1), events=[slow]).rule == verdict(WATCHDOG.format(1)).rule
+    assert verdict(WATCHDOG.format(1), events=[event()]).rule == "xid.79"
+
+
 ADVICE = (
     "CUDA kernel errors might be asynchronously reported at some other API call.\n"
     "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
