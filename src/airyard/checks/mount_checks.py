@@ -5,13 +5,13 @@ Owns: asking each in a process of its own, because a dead file server never answ
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
+from airyard.checks import apart
 from airyard.checks.contract import Check, Probe, Site, Thresholds, failed, passed, skipped
 from airyard.core.health.facts import CheckResult, Component
 
@@ -31,7 +31,6 @@ _REMOTE = (
 )
 _LOCAL = ("ext4", "xfs", "btrfs", "zfs", "f2fs", "overlay")
 _WAIT_S = 6.0
-_STEP_S = 0.01
 NAME = "host.mounts"
 
 
@@ -48,24 +47,13 @@ class Mount:
 def collect(site: Site) -> tuple[Mount, ...]:
     """Ask every mount of a disk or a file server, all at once; those that do not answer are left behind."""
     wanted = _mounts(site)
-    began = time.monotonic()
-    waiting = {_ask(path): (path, kind) for path, kind in wanted}
-    found = []
-    while waiting and time.monotonic() - began < _WAIT_S:
-        for pid in list(waiting):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                path, kind = waiting.pop(pid)
-                code = os.waitstatus_to_exitcode(status)
-                problem = os.strerror(code) if code > 0 else ""
-                found.append(
-                    Mount(path=path, kind=kind, took_ms=(time.monotonic() - began) * 1000, problem=problem)
-                )
-        time.sleep(_STEP_S)
-    for pid, (path, kind) in waiting.items():
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)  # it may be in the kernel, and never hear it: nobody waits for it
-        found.append(Mount(path=path, kind=kind, took_ms=None))
+    told = apart.each([partial(_look, path) for path, _ in wanted], _WAIT_S)
+    found = [
+        Mount(
+            path=path, kind=kind, took_ms=None if said is None else said[0], problem=said[1] if said else ""
+        )
+        for (path, kind), said in zip(wanted, told, strict=True)
+    ]
     return tuple(sorted(found, key=lambda mount: mount.path))
 
 
@@ -88,17 +76,14 @@ def remote_mounts(site: Site) -> list[str]:
     return [path for path, kind in _mounts(site) if kind.split(".")[0] in _REMOTE]
 
 
-def _ask(path: str) -> int:
-    """Start a process that looks at a path; its exit code is the error's number."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 0
+def _look(path: str) -> tuple[float, str]:
+    """Return the milliseconds that an answer took, and what is wrong with it."""
+    began, problem = time.monotonic(), ""
     try:
         os.statvfs(path)
     except OSError as error:
-        code = error.errno or 1
-    os._exit(min(code, 255))
+        problem = error.strerror or str(error)
+    return (time.monotonic() - began) * 1000, problem
 
 
 def _answered(read: tuple[Mount, ...], limits: Thresholds) -> Iterator[CheckResult]:

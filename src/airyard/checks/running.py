@@ -8,10 +8,8 @@ killed (it waits in the kernel) is left behind and told of.
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,12 +18,12 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from airyard.checks import nvml
+from airyard.checks.apart import die_with_parent
 from airyard.checks.contract import Probe, Site, Thresholds
 from airyard.checks.thresholds import SITE, Table, generation_of, is_own, limits
 from airyard.core.health.facts import CheckResult, CheckStatus
 
 _KILL_S = 1.0
-_DIE_WITH_PARENT = 1
 
 
 def run(probes: Sequence[Probe], site: Site, table: Table) -> list[CheckResult]:
@@ -51,13 +49,6 @@ def run(probes: Sequence[Probe], site: Site, table: Table) -> list[CheckResult]:
 
 Collected = tuple[str, Any, int]
 """``read``, ``crashed`` or ``late``; what was read, or why not; the milliseconds that it took."""
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the thread of ``parent`` that started it is gone, however that ended."""
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != parent:  # gone before the kernel was told: nothing would come any more
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _collect(probe: Probe, site: Site, sender: Connection, parent: int) -> None:

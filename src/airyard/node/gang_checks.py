@@ -19,13 +19,14 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import airyard
 from airyard.checks.contract import Thresholds
+from airyard.checks.preflight import ways
 from airyard.checks.preflight.compute import CHILD, summed
 from airyard.checks.preflight.network import communication, fingerprint
 from airyard.checks.thresholds import VERSION, generation_of, limits, load, of_pool
@@ -50,6 +51,7 @@ _SIZES = {"gloo": (4096, 16 << 20), "nccl": (4096, 256 << 20)}
 _LOOK_S = 0.05
 _MOST_KEPT = 20
 _LONGEST = 300
+_MOST_CALLED = 16
 
 
 class GangUnfit(Exception):
@@ -115,7 +117,10 @@ class GangChecks:
         self._clocks(facts, member, part.limits, strict=strict)
         limits = mark_of((order.get("preflight") or {}).get("limits"))
         key = group_key(facts, f"{airyard.__version__}/{VERSION}{limits}")
-        if certified(facts, key) or part.python is None:
+        if certified(facts, key):
+            return
+        self._call_others(go, member, part.limits, strict=strict)
+        if part.python is None:
             return
         began = time.monotonic()
         address = f"tcp://{go['peers'][0]['address']}:{asked['store_port']}"
@@ -164,6 +169,15 @@ class GangChecks:
         while not self._should_stop() and time.monotonic() < until:
             time.sleep(_LOOK_S)
         raise GangUnfit("PLATFORM", f"preflight: {why}, and nobody stopped this member")
+
+    def _call_others(self, go: Mapping[str, Any], member: int, limits: Thresholds, *, strict: bool) -> None:
+        """Send large packets to some of the others. Raises: GangUnfit where the pool asked and they do not arrive."""
+        for result in ways.judged(ways.call(others(go["peers"], member), load=ways.LOAD), limits):
+            text = f"{result.check}: {result.message}; next: {result.next_step}"
+            if result.status is CheckStatus.FAIL and strict:
+                raise GangUnfit("NETWORK", f"preflight: from {self._node} {text}")
+            if result.status is not CheckStatus.PASS:
+                self._note(f"preflight: warn {text}")
 
     # --- the sum
 
@@ -314,6 +328,16 @@ class _Rank:
             return {"problem": last if ended else f"it was not done {SUM_S:g} s after all had come together"}
         self.why = last if ended else f"the ranks did not come together within {JOIN_S:g} s"
         return None
+
+
+def others(peers: Sequence[Mapping[str, Any]], member: int) -> list[str]:
+    """Return where members on other machines are met: a few that come next, so that each is called by a few."""
+    mine = next((peer.get("machine") for peer in peers if peer.get("member") == member), None)
+    after = (
+        sorted(peers, key=lambda peer: (int(peer["member"]) <= member, int(peer["member"]))) if mine else []
+    )
+    places = {peer["machine"]: f"{peer['address']}:{peer['port']}" for peer in reversed(after)}
+    return [place for machine, place in reversed(places.items()) if machine != mine][:_MOST_CALLED]
 
 
 def limits_of(asked: Mapping[str, Any], node_folder: Path) -> Thresholds:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import airyard
 from airyard.checks.catalogue import is_sure
@@ -28,7 +29,7 @@ from airyard.checks.contract import Profile
 from airyard.checks.preflight import certificate
 from airyard.checks.preflight.certificate import Identity
 from airyard.checks.preflight.results import result_from_json
-from airyard.checks.preflight.setting import Setting
+from airyard.checks.preflight.setting import CACHES, Setting
 from airyard.checks.thresholds import VERSION
 from airyard.core.health.facts import CheckResult, CheckStatus, Component
 from airyard.node.launch import inherited
@@ -62,8 +63,13 @@ def run(
     node_folder: Path,
     note: Callable[[str], None],
     should_stop: Callable[[], bool] = lambda: False,
+    writes: Sequence[Path] = (),
+    servers: Sequence[str] = (),
 ) -> None:
-    """Check the node where the order asks for it. Raises: Unfit, PreflightInterrupted. Cost: nothing when certified."""
+    """Check the node where the order asks for it. Raises: Unfit, PreflightInterrupted. Cost: nothing when certified.
+
+    ``writes``: the run's own folders, which are there; ``servers``: the addresses of all of them.
+    """
     asked = order.get("preflight")
     if not asked:
         return
@@ -77,7 +83,11 @@ def run(
         return
     began = time.monotonic()
     python = str((order.get("environment") or {}).get("python") or "")
-    setting = setting_of(python, asked.get("uuids") or (), node_folder, limits)
+    setting = replace(
+        setting_of(python, asked.get("uuids") or (), node_folder, limits, writes),
+        servers=tuple(place for url in servers if (place := place_of(url))),
+        alone=_alone(int(order.get("members") or 1)),
+    )
     wish = {"profile": profile.value, "setting": setting.as_json()}
     results = check(wish, DEADLINE_S[profile], should_stop)
     if results is None:
@@ -117,7 +127,7 @@ def identity_of(
         driver=_read(Path("/sys/module/nvidia/version")),
         uuids=tuple(sorted(uuids)),
         rules=f"{airyard.__version__}/{VERSION}{_changed(_limits(node_folder))}{_changed(_own(node_folder))}"
-        f"{mark_of(limits)}",
+        f"{_changed(_manifest(node_folder))}{mark_of(limits)}",
     )
 
 
@@ -205,13 +215,18 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def setting_of(
-    python: str, uuids: Sequence[str], node_folder: Path, of_pool: Mapping[str, Any] | None = None
+    python: str,
+    uuids: Sequence[str],
+    node_folder: Path,
+    of_pool: Mapping[str, Any] | None = None,
+    writes: Sequence[Path] = (),
 ) -> Setting:
     """Return what checks of a node of this machine are told: ``python`` has torch, ``uuids`` are its GPUs.
 
-    ``of_pool``: the pool's limits, as it told them.
+    ``of_pool``: the pool's limits, as it told them. ``writes``: folders of a run; none: where those of all runs are.
     """
-    limits, own = _limits(node_folder), _own(node_folder)
+    limits, own, manifest = _limits(node_folder), _own(node_folder), _manifest(node_folder)
+    folders = writes or [folder for folder in (node_folder / "runs",) if folder.is_dir()]
     return Setting(
         data_folder=node_folder,
         python=python,
@@ -220,7 +235,27 @@ def setting_of(
         pool=of_pool["pool"] if of_pool else "",
         pool_limits=of_pool["tables"] if of_pool else {},
         own_folder=str(own) if own.is_dir() else "",
+        writes=tuple(str(folder) for folder in folders),
+        caches=tuple(str(node_folder / name) for name in CACHES),
+        manifest=str(manifest) if manifest.is_file() else "",
     )
+
+
+def place_of(url: str) -> str:
+    """Return ``HOST:PORT`` of an address; empty for what is none."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        return ""
+    host = parts.hostname or ""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}" if host else ""
+
+
+def _alone(members: int) -> str:
+    if members > 1:
+        return f"the {members} members of this run call each other once all are ready"
+    return "this run has one member: there is no other node to call"
 
 
 def _limits(node_folder: Path) -> Path:
@@ -229,6 +264,11 @@ def _limits(node_folder: Path) -> Path:
 
 def _own(node_folder: Path) -> Path:
     return node_folder / "checks"
+
+
+def _manifest(node_folder: Path) -> Path:
+    """Return where a site may say which cached files there should be, in the form of ``sha256sum``."""
+    return node_folder / "cached.sha256"
 
 
 def _changed(path: Path) -> str:

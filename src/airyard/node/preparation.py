@@ -164,7 +164,7 @@ class Preparation:
             # The server could not put the order together: a secret or an environment that is not there.
             raise PreparationError("ENVIRONMENT", str(self._order["problem"]), permanent=True)
         self._run_prolog()
-        self._run_preflight()
+        self._run_preflight(bench.places)
         self._limit_shm(bench)
         begun = time.monotonic()
         if self._order.get("code"):
@@ -186,7 +186,7 @@ class Preparation:
         except PoolCommandFailed as failure:
             raise PreparationError("NODE", failure.message, fault=PROLOG) from failure
 
-    def _run_preflight(self) -> None:
+    def _run_preflight(self, places: Places) -> None:
         if not self._order.get("preflight"):
             return
         # It loads a room that a runner does without where its node is not checked.
@@ -199,6 +199,8 @@ class Preparation:
                 node_folder=self._node_folder,
                 note=self._note,
                 should_stop=self._interrupted.is_set,
+                writes=(places.checkpoints, places.output),
+                servers=self._channel.servers.urls,
             )
         except preflight.PreflightInterrupted:
             raise PreparationError("CANCELLED", "the preparation was interrupted") from None

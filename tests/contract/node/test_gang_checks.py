@@ -6,6 +6,7 @@ A script stands in for the environment's interpreter: what torch does there is t
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from pathlib import Path
@@ -13,9 +14,10 @@ from queue import SimpleQueue
 
 import pytest
 
+from airyard.checks.preflight import ways
 from airyard.checks.thresholds import limits, packaged
 from airyard.node import gang_checks
-from airyard.node.gang_checks import GangChecks, GangUnfit, Part
+from airyard.node.gang_checks import GangChecks, GangUnfit, Part, others
 from airyard.node.gang_gate import GangGate
 from airyard.node.machine_events import LaunchFailed
 
@@ -200,6 +202,58 @@ def test_a_sum_that_is_too_slow_is_the_networks_where_the_pool_asked(
     assert (first.cause if first is not None else None) == cause
     if not strict:
         assert any("warn net.all_reduce: all-reduce of 16 MiB at 2.0 GB/s" in line for line in gang.notes)
+
+
+def test_a_way_that_swallows_large_packets_is_the_networks_where_the_pool_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ways.call, "__kwdefaults__", {"load": 0, "within_s": 0.5})
+    with socket.socket() as narrow:  # takes next to nothing, as a way whose switches drop what is large
+        narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        narrow.bind(("127.0.0.1", 0))
+        narrow.listen(4)
+        peers = [
+            {
+                "member": member,
+                "machine": f"m{member}",
+                "address": "127.0.0.1",
+                "port": narrow.getsockname()[1],
+            }
+            for member in range(2)
+        ]
+        part = Part(python=None, environment={}, before_exec=lambda: None, limits=limits(packaged(), ""))
+        for strict in (True, False):
+            gang = Gang(tmp_path, 2, "exit 1\n", strict=strict)
+            told = gang.checks(0).facts({"profile": "fast"})["facts"]
+            go = {"gang_checks": {"store_port": 1, "facts": [told, told]}, "peers": peers}
+            order = {"member": 0, "preflight": {"strict": strict}}
+            if not strict:
+                gang.checks(0).check(order, go, part)
+                assert "net.peers: 127.0.0.1:" in gang.notes[0]
+                assert "large packets did not arrive" in gang.notes[0]
+                continue
+            with pytest.raises(
+                GangUnfit, match=r"from n0 net\.peers: .* large packets did not arrive"
+            ) as unfit:
+                gang.checks(0).check(order, go, part)
+            assert (unfit.value.cause, unfit.value.fault) == ("NETWORK", ""), "nobody is blamed"
+
+
+def test_each_calls_those_that_come_next_on_other_machines() -> None:
+    peers = [
+        {
+            "member": member,
+            "machine": f"m{member // 2}",
+            "address": f"10.0.0.{member // 2}",
+            "port": 70 + member,
+        }
+        for member in range(8)
+    ]
+    assert others(peers, 2) == ["10.0.0.2:74", "10.0.0.3:76", "10.0.0.0:70"]
+    assert others(peers, 7) == ["10.0.0.0:70", "10.0.0.1:72", "10.0.0.2:74"]
+    many = [{"member": n, "machine": f"m{n}", "address": f"h{n}", "port": 7} for n in range(100)]
+    assert others(many, 90) == [f"h{n % 100}:7" for n in range(91, 107)]
+    assert others([], 0) == []
 
 
 def test_a_bug_between_go_and_the_command_is_told(tmp_path: Path) -> None:

@@ -62,6 +62,20 @@ def test_the_last_node_that_works_stays_and_the_run_avoids_it_while_it_can() -> 
     assert yard.run(run_id).avoid_nodes == (where,)
 
 
+@pytest.mark.parametrize("check", ["storage.writes", "host.mounts", "net.peers", "host.names"])
+def test_what_machines_share_makes_a_suspect_and_takes_nothing_out(check: str) -> None:
+    yard = Yard(node("a"), node("b"))
+    said = f"preflight: node a failed {check}: /mnt/checkpoints: does not answer; next: look at its server"
+    run_id = yard.submit(workload("GPU_8xH100"))
+    yard.place()
+    where = yard.attempt(run_id).members[0].node
+    yard.poll(f"{run_id}.0.0")
+    yard.exit(f"{run_id}.0.0", Cause.NODE, started=False, fault="preflight", fault_message=said)
+    assert (yard.state.health[where].state, yard.state.cordons) == (HealthState.SUSPECT, {})
+    run = yard.run(run_id)
+    assert (run.state, run.retries_spent, run.avoid_nodes) == (RunState.QUEUED, 0, (where,))
+
+
 def test_an_exit_record_says_it_too_and_said_again_it_says_nothing_new() -> None:
     yard = Yard(node("a"), node("b"))
     run_id = yard.submit(workload("GPU_8xH100"))

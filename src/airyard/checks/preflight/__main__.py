@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from airyard.checks import catalogue, running
+from airyard.checks.apart import die_with_parent
 from airyard.checks.contract import Profile, warned
 from airyard.checks.preflight.results import result_to_json
 from airyard.checks.preflight.setting import Setting
@@ -65,7 +66,7 @@ def main() -> int:
     ``nice`` in it: how far this gives way to work on the same machine; ``parent``: with whom it dies.
     """
     wish = json.loads(sys.stdin.read())
-    running.die_with_parent(int(wish.get("parent", os.getppid())))
+    die_with_parent(int(wish.get("parent", os.getppid())))
     os.nice(int(wish.get("nice", 0)))
     sys.stdout.write(json.dumps({"results": check(wish)}) + "\n")
     return 0

@@ -1,7 +1,7 @@
-"""Clocks, the way to the run's other nodes, and whether all of them speak the same NCCL.
+"""Clocks, the way to the yard's servers, and whether all nodes of a run speak the same NCCL.
 
-Owns: reading the kernel's clock state, connecting to peers, the fingerprint of NCCL's settings. Must not know: names
-(``host_checks.py``), RDMA ports (``rdma_checks.py``).
+Owns: reading the kernel's clock state, connecting to servers, the fingerprint of NCCL's settings. Must not know: names
+(``host_checks.py``), RDMA ports (``rdma_checks.py``), how nodes call each other (``ways.py``).
 """
 
 from __future__ import annotations
@@ -11,20 +11,18 @@ import ctypes
 import hashlib
 import os
 import re
-import socket
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from airyard.checks.contract import Check, Probe, Site, Thresholds, failed, passed, skipped, warned
+from airyard.checks.preflight import ways
 from airyard.checks.preflight.setting import setting_of
+from airyard.checks.preflight.ways import Way
 from airyard.core.health.facts import CheckResult, Component
 
 _OF_A_GANG = "compared between the nodes of a gang, before its code"
-_CONNECT_S = 4.0
 _TIME_ERROR = 5
-_IP_MTU, _IP_MTU_DISCOVER, _DO = 14, 10, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,35 +35,27 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
-    """One place that was called. ``took_ms`` None: it did not answer; ``mtu`` of the way there, where it is known."""
-
-    place: str
-    took_ms: float | None = None
-    problem: str = ""
-    mtu: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
-    """What was read of clock, peers and communication."""
+    """What was read of clock, servers and communication. ``alone``: why the nodes of a run were not called."""
 
     clock: Clock = field(default_factory=Clock)
-    peers: tuple[Peer, ...] = ()
+    servers: tuple[Way, ...] = ()
+    alone: str = ""
     communication: str = ""
     """A fingerprint of NCCL's version, plugins and variables."""
     image: str = ""
 
 
 def collect(site: Site) -> Ways:
-    """Read the clock, call the peers. Cost: as long as the slowest peer, four seconds at most for each that is dead."""
+    """Read the clock, call the servers. Cost: as long as the slowest of them, four seconds at most."""
     setting = setting_of(site)
     spoken = communication(
         os.environ, setting.path("/etc/nccl.conf"), Path(setting.python) if setting.python else None
     )
     return Ways(
         clock=_clock(setting.clock_offset_ms),
-        peers=tuple(_call(place) for place in setting.peers),
+        servers=ways.call(setting.servers),
+        alone=setting.alone,
         communication=fingerprint(spoken),
         image=os.environ.get("AIRYARD_IMAGE_DIGEST", ""),
     )
@@ -104,26 +94,6 @@ def _clock(offset_ms: float | None) -> Clock:
     return Clock(offset_ms=offset_ms)
 
 
-def _call(place: str) -> Peer:
-    host, _, port = place.rpartition(":")
-    began = time.monotonic()
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S):
-            took_ms = (time.monotonic() - began) * 1000
-    except (OSError, ValueError) as error:
-        return Peer(place=place, problem=str(error))
-    return Peer(place=place, took_ms=took_ms, mtu=_mtu(host.strip("[]"), int(port)))
-
-
-def _mtu(host: str, port: int) -> int | None:
-    """Return what the kernel knows of the largest packet on the way there."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _DO)
-        probe.connect((host, port))
-        return probe.getsockopt(socket.IPPROTO_IP, _IP_MTU)
-    return None
-
-
 def _skew(read: Ways, limits: Thresholds) -> Iterator[CheckResult]:
     name, clock = "net.clock", read.clock
     step = "let chrony or systemd-timesyncd keep the clock"
@@ -146,35 +116,24 @@ def _skew(read: Ways, limits: Thresholds) -> Iterator[CheckResult]:
 
 
 def _reach(read: Ways, limits: Thresholds) -> Iterator[CheckResult]:
-    name = "net.peers"
-    if not read.peers:
-        yield skipped(name, "no other node was named")
+    name, alone = "net.peers", read.alone or "no run: there is no other node to call"
+    away = [way for way in read.servers if way.problem]
+    for way in away:
+        yield warned(
+            name,
+            f"the server at {way.place} cannot be reached: {way.problem}",
+            "start it, or look at routes and firewalls: should it come to lead, runs here would not find it",
+            details={"peer": way.place},
+        )
+    if away:
         return
-    least = limits.get("mtu_least") or 0
-    bad = 0
-    for peer in read.peers:
-        if peer.took_ms is None:
-            bad += 1
-            yield failed(
-                name,
-                f"{peer.place} cannot be reached: {peer.problem}",
-                "look at routes and firewalls between the two; either end may be at fault",
-                Component.NETWORK,
-                details={"peer": peer.place},
-            )
-        elif least and peer.mtu is not None and peer.mtu < least:
-            bad += 1
-            yield warned(
-                name,
-                f"packets to {peer.place} may have {peer.mtu} bytes",
-                "set the same MTU on adapters and switches of the way",
-                value=peer.mtu,
-                threshold=least,
-                unit="bytes",
-            )
-    if not bad:
-        slowest = max(peer.took_ms or 0 for peer in read.peers)
-        yield passed(name, f"{len(read.peers)} nodes answered", value=slowest, unit="ms")
+    if read.servers:
+        slowest = max(way.took_ms for way in read.servers)
+        count = len(read.servers)
+        text = f"{count} {'server answers' if count == 1 else 'servers answer'}; {alone}"
+        yield passed(name, text, value=slowest, unit="ms")
+    else:
+        yield skipped(name, alone)
 
 
 def _settings(read: Ways, limits: Thresholds) -> Iterator[CheckResult]:
@@ -201,8 +160,9 @@ PROBE = Probe(
         Check(
             name="net.peers",
             number=34,
-            title="the way to the run's other nodes",
-            passes="each accepts a connection; packets of mtu_least where that is set (else a warning)",
+            title="the way to the run's other nodes, and to all servers",
+            passes="each node takes 32 KiB in large packets, of mtu_least where that is set (else a warning); each "
+            "server answers (else a warning)",
             judge=_reach,
             component=Component.NETWORK,
         ),

@@ -12,15 +12,22 @@ from typing import Any
 
 from airyard.checks.contract import Site
 
+CACHES = ("code", "envs")
+"""Folders of an agent that are caches: what runs brought along, and their environments."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting(Site):
     """A site as preflight sees it. What is left empty makes the checks that need it skip."""
 
-    peers: tuple[str, ...] = ()
-    """``HOST:PORT`` of whom this machine has to reach."""
-    mounts: tuple[str, ...] = ()
-    """Folders that have to answer; the last is written to."""
+    servers: tuple[str, ...] = ()
+    """``HOST:PORT`` of the servers of which each may come to lead."""
+    alone: str = ""
+    """Why the nodes of a run are not called now."""
+    writes: tuple[str, ...] = ()
+    """Folders that runs write to: the run's own, and those of file servers that its pool names."""
+    caches: tuple[str, ...] = ()
+    """Folders of caches, which need not be there yet."""
     manifest: str = ""
     """A file in the form of ``sha256sum`` over cached weights or images."""
     python: str = ""

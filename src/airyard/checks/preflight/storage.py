@@ -8,10 +8,14 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from io import FileIO
 from pathlib import Path
 
+from airyard.checks import apart
 from airyard.checks.contract import Check, Probe, Profile, Site, Thresholds, failed, passed, skipped, warned
 from airyard.checks.preflight.setting import setting_of
 from airyard.core.health.facts import CheckResult, Component
@@ -19,27 +23,48 @@ from airyard.core.health.facts import CheckResult, Component
 _BLOCK = 4 << 20
 _SPEED_BYTES = 128 << 20
 _MANIFEST_S = 2.0
+_TRIES = 8
+_ANSWER_S = 7.0
+"""Longer than any limit of it that makes sense: then it is told how long it took."""
+_GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A folder that was written to, read from and cleaned up; ``problem``: how far that came."""
+    """A folder that was written to, read from and cleaned up. ``took_ms`` None: it did not answer.
+
+    ``problem``: how far it came; ``free``: the room there, in bytes.
+    """
 
     path: str
-    took_ms: float = 0.0
+    took_ms: float | None = 0.0
     problem: str = ""
+    free: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A list of cached files: of ``listed`` so many were ``seen``, and ``hashed`` of them read whole, in its time.
+
+    ``late``: it did not answer.
+    """
+
+    path: str
+    listed: int = 0
+    seen: int = 0
+    hashed: int = 0
+    broken: tuple[str, ...] = ()
+    problem: str = ""
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
-    """What was tried. ``hashed`` of ``listed`` files of the manifest were read whole within its time."""
+    """What was tried: folders that runs write to, folders of caches, and the manifest where there is one."""
 
     written: tuple[Written, ...] = ()
-    manifest: str = ""
-    listed: int = 0
-    hashed: int = 0
-    broken: tuple[str, ...] = ()
-    problem: str = ""
+    caches: tuple[Written, ...] = ()
+    manifest: Manifest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,54 +79,110 @@ class Speed:
 
 
 def collect(site: Site) -> Stores:
-    """Write, read and remove a file of 4 KiB in each folder; look at the manifest for two seconds at most."""
+    """Write, read and remove a file of 4 KiB in each folder; look at the manifest for two seconds at most.
+
+    All at once, each in a process of its own: what does not answer keeps nobody from telling of the others.
+    """
     setting = setting_of(site)
-    written = tuple(_write(Path(folder)) for folder in setting.mounts)
-    if not setting.manifest:
-        return Stores(written=written)
-    return _manifest(Path(setting.manifest), written)
+    folders = (*setting.writes, *setting.caches)
+    tries: list[Callable[[], Written | Manifest]] = [
+        *(partial(_write, Path(folder)) for folder in setting.writes),
+        *(partial(_write_cache, Path(folder)) for folder in setting.caches),
+    ]
+    if setting.manifest:
+        tries.append(partial(_manifest, Path(setting.manifest)))
+    told = apart.each(tries, _ANSWER_S)
+    written = [
+        one if isinstance(one, Written) else Written(path=folder, took_ms=None)
+        for one, folder in zip(told, folders, strict=False)
+    ]
+    listed: Manifest | None = None
+    if setting.manifest:
+        listed = told[-1] if isinstance(told[-1], Manifest) else Manifest(path=setting.manifest, late=True)
+    mine = len(setting.writes)
+    return Stores(written=tuple(written[:mine]), caches=tuple(written[mine:]), manifest=listed)
+
+
+def _write_cache(folder: Path) -> Written:
+    """Try a cache, or the folder in which it will be made: it is made by who first needs it."""
+    while not os.path.lexists(folder) and folder != folder.parent:
+        folder = folder.parent
+    return _write(folder)
 
 
 def _write(folder: Path) -> Written:
-    probe, data, began = folder / f".airyard-preflight-{os.getpid()}", os.urandom(4096), time.monotonic()
+    probe, data, began = folder / _probe_name(), os.urandom(4096), time.monotonic()
+    free: int | None = None
     try:
-        with open(probe, "x+b", buffering=0) as file:
-            probe.unlink()  # at once: whoever is ended in between leaves nothing behind
+        room = os.statvfs(folder)
+        free = room.f_bavail * room.f_frsize
+        with _fresh(probe) as file:
+            with suppress(FileNotFoundError):
+                probe.unlink()  # at once: whoever is ended in between leaves nothing behind
             file.write(data)
             os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             file.seek(0)
             same = file.read(len(data)) == data
     except OSError as error:
-        return Written(path=str(folder), problem=error.strerror or str(error))
-    took_ms = (time.monotonic() - began) * 1000
+        return Written(path=str(folder), problem=error.strerror or str(error), free=free)
     return Written(
-        path=str(folder), took_ms=took_ms, problem="" if same else "what was read is not what was written"
+        path=str(folder),
+        took_ms=(time.monotonic() - began) * 1000,
+        problem="" if same else "what was read is not what was written",
+        free=free,
     )
 
 
-def _manifest(path: Path, written: tuple[Written, ...]) -> Stores:
+def _probe_name() -> str:
+    """Return the name of the file: one a machine, so that one that was left, for it hung, is found again."""
+    machine = "".join(letter if letter.isalnum() else "-" for letter in os.uname().nodename)
+    return f".airyard-preflight-{machine}"
+
+
+def _fresh(probe: Path) -> FileIO:
+    """Make the file; one that is there is of a round that hung, or of another that has it open by now."""
+    for _ in range(_TRIES):
+        try:
+            return open(probe, "x+b", buffering=0)
+        except FileExistsError:
+            with suppress(FileNotFoundError):
+                probe.unlink()
+    return open(probe, "x+b", buffering=0)
+
+
+def _manifest(path: Path) -> Manifest:
     try:
         lines = [line.split(maxsplit=1) for line in path.read_text("utf-8").splitlines() if line.strip()]
         entries = [(digest, path.parent / name.strip().lstrip("*")) for digest, name in lines]
     except (OSError, UnicodeDecodeError, ValueError) as error:
-        return Stores(written=written, manifest=str(path), problem=str(error))
-    until, broken, hashed = time.monotonic() + _MANIFEST_S, [], 0
+        return Manifest(path=str(path), problem=str(error))
+    until, broken, hashed, seen = time.monotonic() + _MANIFEST_S, [], 0, 0
     for digest, file in entries:
+        if time.monotonic() >= until + _MANIFEST_S:
+            break
+        seen += 1
         try:
-            if time.monotonic() >= until:
-                file.stat()  # no time to read it, but it has to be there
-                continue
-            hashed += 1
-            with open(file, "rb") as stream:
-                found = hashlib.file_digest(stream, "sha256").hexdigest()
+            file.stat()  # it has to be there, also when there is no time to read it
+            found = _digest(file, until)
         except OSError as error:
             broken.append(f"{file.name}: {error.strerror}")
             continue
-        if found != digest.lower():
+        hashed += found is not None
+        if found not in (None, digest.lower()):
             broken.append(f"{file.name}: its content is not what the manifest says")
-    return Stores(
-        written=written, manifest=str(path), listed=len(entries), hashed=hashed, broken=tuple(broken)
-    )
+    return Manifest(path=str(path), listed=len(entries), seen=seen, hashed=hashed, broken=tuple(broken))
+
+
+def _digest(file: Path, until: float) -> str | None:
+    """Return the checksum of a file; None where there was no time to read it whole."""
+    found = hashlib.sha256()
+    with open(file, "rb") as stream:
+        while time.monotonic() < until:
+            if not (block := stream.read(_BLOCK)):
+                return found.hexdigest()
+            found.update(block)
+    return None
 
 
 def collect_speed(site: Site) -> Speed:
@@ -136,44 +217,97 @@ def collect_speed(site: Site) -> Speed:
 def _writes(read: Stores, limits: Thresholds) -> Iterator[CheckResult]:
     name = "storage.writes"
     if not read.written:
-        yield skipped(name, "no folder of checkpoints was named")
+        yield skipped(name, "no folder was named that runs write to")
         return
-    most = limits["mount_ms_fail"]
-    bad = [each for each in read.written if each.problem or each.took_ms > most]
-    for each in bad:
+    bad = list(_not_written(name, read.written, limits["mount_ms_fail"]))
+    yield from bad
+    if not bad:
+        slowest = max(each.took_ms or 0 for each in read.written)
+        yield passed(name, f"{_folders(read.written)} written and read", value=slowest, unit="ms")
+
+
+def _not_written(name: str, folders: Sequence[Written], most_ms: float) -> Iterator[CheckResult]:
+    for each in folders:
+        if each.took_ms is not None and not each.problem and each.took_ms <= most_ms:
+            continue
+        what = each.problem
+        if each.took_ms is None:
+            what = "does not answer"
+        elif not what:
+            what = f"took {each.took_ms:.0f} ms for 4 KiB"
         yield failed(
             name,
-            f"{each.path}: {each.problem or f'took {each.took_ms:.0f} ms for 4 KiB'}",
-            "look at its rights, its room and its server",
+            f"{each.path}: {what}",
+            "look at its rights, its room and its server; where many machines show it, it is the storage's",
             Component.STORAGE,
             value=None if each.problem else each.took_ms,
-            threshold=most,
+            threshold=None if each.problem else most_ms,
             unit="ms",
         )
+
+
+def _caches(read: Stores, limits: Thresholds) -> Iterator[CheckResult]:
+    name, listed = "storage.cache", read.manifest
+    if not read.caches and listed is None:
+        yield skipped(name, "no cache and no manifest of cached files was named")
+        return
+    bad = [
+        *_not_written(name, read.caches, limits["mount_ms_fail"]),
+        *_narrow(name, read.caches, limits["cache_free_gib_fail"], limits["cache_free_gib_warn"]),
+        *(_broken(name, listed) if listed is not None else ()),
+    ]
+    yield from bad
     if not bad:
-        slowest = max(each.took_ms for each in read.written)
-        yield passed(name, f"{len(read.written)} folders written and read", value=slowest, unit="ms")
+        told = [f"{_folders(read.caches)} of caches written and read"] if read.caches else []
+        if listed is not None:
+            of_all = (
+                f"{listed.seen} of {listed.listed}" if listed.seen < listed.listed else f"{listed.listed}"
+            )
+            told.append(f"{of_all} files are there, {listed.hashed} of them read and compared")
+        yield passed(name, "; ".join(told))
 
 
-def _whole(read: Stores, limits: Thresholds) -> Iterator[CheckResult]:
-    name = "storage.cache"
-    if not read.manifest:
-        yield skipped(name, "no manifest of cached files was named")
-    elif read.problem:
-        yield failed(
-            name, f"{read.manifest} cannot be read: {read.problem}", "fill the cache again", Component.STORAGE
-        )
-    elif read.broken:
+def _narrow(name: str, caches: Sequence[Written], least: float, few: float) -> Iterator[CheckResult]:
+    step = "`airyard admin gc`, or make room"
+    for each in caches:
+        if each.free is None or each.free / _GIB >= few:
+            continue
+        free_gib = each.free / _GIB
+        text = f"{each.path} has {free_gib:.1f} GiB free"
+        if free_gib < least:
+            yield failed(name, text, step, Component.DISK, value=free_gib, threshold=least, unit="GiB")
+        else:
+            yield warned(name, text, step, value=free_gib, threshold=few, unit="GiB")
+
+
+def _broken(name: str, listed: Manifest) -> Iterator[CheckResult]:
+    if listed.late:
         yield failed(
             name,
-            f"{len(read.broken)} of {read.listed} cached files are not right: {'; '.join(read.broken[:3])}",
+            f"{listed.path} or what it lists does not answer",
+            "look at the disk or server that has it",
+            Component.STORAGE,
+        )
+    elif listed.problem:
+        yield failed(
+            name,
+            f"{listed.path} cannot be read: {listed.problem}",
+            "fill the cache again",
+            Component.STORAGE,
+        )
+    elif listed.broken:
+        yield failed(
+            name,
+            f"{len(listed.broken)} of {listed.listed} cached files are not right: {'; '.join(listed.broken[:3])}",
             "fetch these files again",
             Component.STORAGE,
-            value=len(read.broken),
+            value=len(listed.broken),
             threshold=0,
         )
-    else:
-        yield passed(name, f"{read.listed} files are there, {read.hashed} of them read and compared")
+
+
+def _folders(written: Sequence[Written]) -> str:
+    return f"{len(written)} {'folder' if len(written) == 1 else 'folders'}"
 
 
 def _fast_enough(read: Speed, limits: Thresholds) -> Iterator[CheckResult]:
@@ -208,17 +342,18 @@ PROBE = Probe(
         Check(
             name="storage.writes",
             number=35,
-            title="folders of checkpoints",
-            passes="4 KiB written, read and removed within mount_ms_fail",
+            title="folders that runs write to",
+            passes="4 KiB written, synced, read back and removed within mount_ms_fail",
             judge=_writes,
             component=Component.STORAGE,
         ),
         Check(
             name="storage.cache",
             number=50,
-            title="cached images and weights",
-            passes="all files of the manifest are there; those read within two seconds have its checksum",
-            judge=_whole,
+            title="caches of code and environments; cached weights",
+            passes="can be written; cache_free_gib_fail free (cache_free_gib_warn, else a warning); all files of "
+            "the manifest are there, those read within two seconds have its checksum",
+            judge=_caches,
             component=Component.STORAGE,
         ),
     ),

@@ -35,6 +35,9 @@ def command() -> None:
     "--folder", type=click.Path(path_type=Path), metavar="DIR", help="Where runs write (the data folder)."
 )
 @click.option(
+    "--writes", "shared", multiple=True, metavar="DIR", help="Write to this folder, too: a file server's."
+)
+@click.option(
     "--thresholds", type=click.Path(path_type=Path), metavar="FILE", help="Limits over the packaged ones."
 )
 @click.option(
@@ -49,6 +52,7 @@ def check(
     full: bool,
     names: tuple[str, ...],
     folder: Path | None,
+    shared: tuple[str, ...],
     thresholds: Path | None,
     own: Path | None,
     everything: bool,
@@ -59,19 +63,22 @@ def check(
     With --node the server has it done there: what fails is reported as the node's health, as what its monitors see.
     """
     if node is not None:
-        if gpus is not None or names or folder or thresholds or own:
+        if gpus is not None or names or folder or shared or thresholds or own:
             raise click.UsageError(
                 "--node goes with --full and --all only: a node's own limits and checks are used"
             )
         return _check_node(app, node, full, everything)
     from airyard.checks import catalogue, running  # slow to import, and for this verb only
-    from airyard.checks.contract import Profile, Site
+    from airyard.checks.contract import Profile
     from airyard.checks.preflight.results import result_to_json
+    from airyard.checks.preflight.setting import CACHES, Setting
     from airyard.checks.thresholds import load
     from airyard.core.health.facts import CheckStatus
 
     profile = Profile.FULL if full else Profile.FAST
-    site = Site(data_folder=folder or _data_folder(app), gpus=gpus, hosts=names, full=full)
+    data = folder or _data_folder(app)
+    caches = [str(data / "node" / name) for name in CACHES] if (data / "node").is_dir() else []
+    site = Setting(data_folder=data, gpus=gpus, hosts=names, full=full, writes=shared, caches=tuple(caches))
     own_probes = catalogue.load_own(own) if own is not None else []
     results = running.run(catalogue.probes(profile, own_probes), site, load(thresholds))
     ok = not any(result.status is CheckStatus.FAIL for result in results)

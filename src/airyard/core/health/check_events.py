@@ -13,6 +13,8 @@ from airyard.core.health.facts import CheckResult, CheckStatus, Component, Healt
 
 _STOPS_RUNS = frozenset({"gpu.lost"})
 """What runs on such a device cannot go on."""
+_SHARED = frozenset({"host.mounts", "host.names", "net.peers", "storage.writes"})
+"""Whose failure is as likely that of a server or a switch: alone it makes a suspect, and takes nothing out."""
 _REFUSED = re.compile(r"^preflight: node \S+ failed ([\w.]+): ")
 _UNTOLD = "preflight"
 
@@ -59,8 +61,10 @@ def refused_start(
     """Return the event of a preflight that refused its member, from the runner's words: all that a report holds.
 
     ``device``: the member's only one, where the fault is on a device. The node is taken out; others on it stay.
+    Not so for what machines share.
     """
     found = _REFUSED.match(said)
+    shared = found is not None and found[1] in _SHARED
     return HealthEvent(
         event_id=f"check/{round_name}",
         rule=f"{CHECK}{found[1] if found else _UNTOLD}",
@@ -68,7 +72,7 @@ def refused_start(
         node=node,
         at_ms=at_ms,
         component=Component.GPU if on_device else Component.HOST,
-        severity=Severity.HIGH,
+        severity=Severity.WARNING if shared else Severity.HIGH,
         source=Source.CHECK,
         message=said,
         device=device,

@@ -14,6 +14,8 @@ TABLES = (EVERYWHERE, "A100", "H100", "H200", "GH200", "B200", "B300")
 NAMES = frozenset(
     {
         "all_reduce_gb_s",
+        "cache_free_gib_fail",
+        "cache_free_gib_warn",
         "clock_drift_mhz_fail",
         "clock_drift_mhz_warn",
         "clock_skew_ms_fail",

@@ -16,8 +16,9 @@ from airyard.checks.preflight.fabric import Loopback, parse_bandwidth
 from airyard.checks.preflight.gpu_static import Cards
 from airyard.checks.preflight.links import Buses, redirects
 from airyard.checks.preflight.load import Worked
-from airyard.checks.preflight.network import Clock, Peer, Ways, fingerprint
+from airyard.checks.preflight.network import Clock, Ways, fingerprint
 from airyard.checks.preflight.storage import Speed, Stores
+from airyard.checks.preflight.ways import Way
 from airyard.checks.thresholds import limits, packaged
 from airyard.core.health.facts import CheckResult, CheckStatus
 
@@ -137,8 +138,8 @@ def test_acs_is_found_behind_other_capabilities_and_in_no_loop() -> None:
         ("net.clock", Ways(clock=Clock(synchronised=False)), "WARN"),
         ("net.clock", Ways(clock=Clock(synchronised=True, error_ms=3)), "PASS"),
         ("net.clock", Ways(), "SKIP"),
-        ("net.peers", Ways(peers=(Peer(place="n2:7", took_ms=1.0, mtu=1500),)), "PASS"),
-        ("net.peers", Ways(peers=(Peer(place="n2:7", problem="timed out"),)), "FAIL"),
+        ("net.peers", Ways(servers=(Way(place="s:7", took_ms=1.0),)), "PASS"),
+        ("net.peers", Ways(servers=(Way(place="s:7", problem="timed out"),)), "WARN"),
         ("net.peers", Ways(), "SKIP"),
         ("net.communication", Ways(communication="a"), "SKIP"),
         ("host.image", Ways(image="sha256:1"), "SKIP"),
@@ -175,7 +176,7 @@ def test_a_manifest_is_compared_and_a_torn_file_named(tmp_path: Path) -> None:
     manifest.write_text(f"{digest}  good.bin\n")
     from airyard.checks.preflight.setting import Setting
 
-    setting = Setting(manifest=str(manifest), mounts=(str(tmp_path),))
+    setting = Setting(manifest=str(manifest), writes=(str(tmp_path),))
     assert [r.status.value for r in judged(storage.PROBE, "storage.cache", storage.collect(setting))] == [
         "PASS"
     ]
@@ -187,7 +188,7 @@ def test_a_manifest_is_compared_and_a_torn_file_named(tmp_path: Path) -> None:
     assert found.status is CheckStatus.FAIL
     assert "torn.bin: its content" in found.message
     assert "gone.bin: No such file" in found.message
-    missing = replace(setting, mounts=(str(tmp_path / "nowhere"),))
+    missing = replace(setting, writes=(str(tmp_path / "nowhere"),))
     assert [r.status.value for r in judged(storage.PROBE, "storage.writes", storage.collect(missing))] == [
         "FAIL"
     ]
