@@ -45,11 +45,17 @@ def test_the_rank_that_hangs_is_named_with_its_stack(yard: Yard) -> None:
 
 def test_a_run_that_hangs_is_started_again(yard: Yard) -> None:
     asked = {"timeout_seconds": 5, "action": "restart"}
-    run = yard.ended(yard.submit(f"python {GANG} once", hang=asked, max_retries=1), timeout=120)
+    run_id = yard.submit(f"python {GANG} once", hang=asked, max_retries=1)
+    run = yard.ended(run_id, timeout=120)
     first, second = run["attempts"]
     assert (first["cause"], first["stop"]["reason"], first["stall"]["ranks"]) == ("USER_CODE", "STALLED", [2])
     assert "rank 2 on" in first["failure"]["message"]
     assert any("stuck_in_the_loader" in text for text in first["stall"]["evidence"])
+    judged = yard.until(run_id, lambda found: found["attempts"][0]["judgement"])["attempts"][0]["judgement"]
+    verdict = judged["verdict"]
+    assert (verdict["class"], verdict["cause"], verdict["first_rank"]) == ("user", "USER_CODE", 2)
+    assert verdict["rule"] == f"hang.{first['stall']['case'].lower()}"
+    assert verdict["message"] == first["failure"]["message"]
     assert (second["outcome"], run["outcome"]) == ("SUCCEEDED", "SUCCEEDED")
 
 

@@ -15,6 +15,7 @@ from airyard.core.health.states import Hit
 from airyard.core.log_frames import LogStream
 from airyard.core.run import Attempt, Member
 from airyard.core.state import ClusterState
+from airyard.core.triage.beyond_logs import with_run
 from airyard.core.triage.causes import FailureCause, FailureClass, Judgement
 from airyard.core.triage.judging import RankExit, judge
 from airyard.core.triage.reading import Findings, Reader
@@ -68,7 +69,8 @@ def verdict_of(evidence: Evidence, attempt: Attempt, events: Sequence[HealthEven
     """Judge what was read, with what monitors have seen by now."""
     exits = [exit_ for member in attempt.members if (exit_ := _exit(member)) is not None]
     nodes = {member.index: member.node for member in attempt.members}
-    return judge(evidence.findings, exits=exits, events=events, nodes=nodes)
+    found = judge(evidence.findings, exits=exits, events=events, nodes=nodes)
+    return with_run(found, attempt)
 
 
 def judgement_of(evidence: Evidence, attempt: Attempt, events: Sequence[HealthEvent] = ()) -> Judgement:

@@ -55,6 +55,7 @@ def judge(
     """Return the verdict on one failure. ``nodes``: on which node each rank ran, where that is known."""
     roots = _reported([each for each in findings.findings if each.signature.role is Role.ROOT])
     root = _first_root(roots)
+    exits = exits or _told_exits(findings)
     fault = _machine_fault(faults(findings.kernel), root)
     event = _health_event(events, root)
     verdict: FailureCause | None = None
@@ -70,7 +71,29 @@ def judge(
         verdict = _of_fault(fault, None)
     else:
         verdict = _of_silence(findings, exits)
-    return _blame(verdict, nodes or {}, findings)
+    return _blame(_first(verdict, findings), nodes or {}, findings)
+
+
+def _told_exits(findings: Findings) -> list[RankExit]:
+    """Return the ends that a launcher tells of, where nobody else has seen them."""
+    return [
+        RankExit(
+            rank=one.rank,
+            code=one.code if one.code is not None and one.code >= 0 else None,
+            signal=-one.code if one.code is not None and one.code < 0 else None,
+        )
+        for one in findings.first_failed
+    ]
+
+
+def _first(verdict: FailureCause, findings: Findings) -> FailureCause:
+    """Name whom the launcher saw fail first, where the deciding line is of no rank.
+
+    Of ranks that wait for each other the first to give up is no first to fail.
+    """
+    if verdict.first_rank is not None or not findings.first_failed or verdict.rule == "collective.timeout":
+        return verdict
+    return replace(verdict, first_rank=findings.first_failed[0].rank)
 
 
 def _reported(roots: Sequence[Finding]) -> Sequence[Finding]:

@@ -11,7 +11,7 @@ the rest counted.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airyard.core.triage import kernel_lines
 from airyard.core.triage.job_lines import parse_line
@@ -39,6 +39,7 @@ _JOB_WORDS = re.compile(
     rb"|exhausted|out of resource|MPI_ABORT|ctor died|is dead|build stopped|is required|device ordinal"
     rb"|orrupt|magic bytes|end-of-stream|truncated|execve|pair.cc|gloo::|cannot identify"
     rb"|ptxas|fatal  |UNAVAILABLE|DEADLINE|heartbeats|invalid usage|Duplicate GPU|invalid PC|no kernel image"
+    rb"|Root Cause|local_rank: |host +: "
     rb"|must match|cannot be multiplied|KeyboardInterrupt|remote process exited|not initialized|\bRAM\b|em(?:ory)? us"
 )
 """Without one of these no signature can fit. Written in the case in which programs print them: that is what is fast."""
@@ -77,6 +78,15 @@ class Collective:
     completed: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstFailed:
+    """Whom a launcher says to have failed first."""
+
+    rank: int
+    host: str = ""
+    code: int | None = None
+
+
 @dataclass(slots=True)
 class Findings:
     """What was found in one or several logs; several can be merged."""
@@ -92,6 +102,7 @@ class Findings:
     """Lines of a kernel's log that look like a fault, and that the kernel did not write."""
     memory_shares: list[float] = field(default_factory=list)
     """Shares of the host's memory in use, as the job said them, in order (0 to 1)."""
+    first_failed: list[FirstFailed] = field(default_factory=list)
 
     def merge(self, other: Findings) -> None:
         """Take in what was found elsewhere."""
@@ -104,6 +115,7 @@ class Findings:
         self.octets += other.octets
         self.foreign_kernel_lines += other.foreign_kernel_lines
         self.memory_shares += other.memory_shares
+        self.first_failed += other.first_failed
 
 
 _STUCK = re.compile(
@@ -112,6 +124,12 @@ _STUCK = re.compile(
 _WORKS = re.compile(
     r"at work: (\d+)|last enqueued (?:NCCL )?work: (\d+)|last completed (?:NCCL )?work: (\d+)", re.IGNORECASE
 )
+_ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\)")
+_OF_ROOT_CAUSE = re.compile(
+    r"\s*(?:(host) +: (\S+)|(rank) +: (\d{1,6}) \(local_rank: \d+\)|(exitcode) *: (-?\d{1,4})\b)"
+)
+_ROOT_CAUSE_LINES = 8
+"""So long is what torch's launcher says of it."""
 _GROUP = re.compile(r"\[PG (?:ID )?(\d+)")
 _MEMORY = re.compile(
     r"(?:host|cpu|system|ram|virtual)\W{0,3}(?:memory|mem|ram)?\b\D{0,24}"
@@ -142,6 +160,8 @@ class Reader:
         self._found = Findings()
         self._kept: dict[tuple[str, int | None], int] = {}
         self._off_bus = OffBus()
+        self._root_cause_at = -_ROOT_CAUSE_LINES
+        self._host_told = ""
         self._harmless: set[bytes] = set()
         self._before: KernelLine | None = None
         """The last line of the blocks before that has a heading."""
@@ -239,6 +259,7 @@ class Reader:
         if rank is None:
             rank = line.local_rank
         self._memory(line.text)
+        self._root_cause(line.text, number)
         signature = spoken_of(line.text)
         if signature is None:
             return
@@ -290,6 +311,23 @@ class Reader:
             share = float(found[1]) / whole if whole else 0.0
         if 0 <= share <= 1:
             self._found.memory_shares.append(share)
+
+    def _root_cause(self, text: str, number: int) -> None:
+        """Take in what torch's launcher says of the first failure, a line each: host, rank, exit code."""
+        if _ROOT_CAUSE.search(text) is not None:
+            self._root_cause_at, self._host_told = number, ""
+            return
+        if not 0 < number - self._root_cause_at <= _ROOT_CAUSE_LINES:
+            return
+        found, told = _OF_ROOT_CAUSE.match(text), self._found.first_failed
+        if found is None:
+            return
+        if found[1]:
+            self._host_told = found[2]
+        elif found[3] and len(told) < KEPT_LINES:
+            told.append(FirstFailed(rank=int(found[4]), host=self._host_told))
+        elif found[5] and told and told[-1].code is None:
+            told[-1] = replace(told[-1], code=int(found[6]))
 
     def _collective(self, text: str, number: int, rank: int | None) -> None:
         if len(self._found.collectives) >= KEPT_FINDINGS:
