@@ -6,7 +6,6 @@ Owns: starting, deadlines, what becomes of those that do not answer. Must not kn
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import pickle
 import selectors
@@ -15,17 +14,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-_DIE_WITH_PARENT = 1
+from airyard.checks.children import die_with_parent
+
 _KILL_S = 0.5
 _CHUNK = 1 << 16
 Answer = TypeVar("Answer")
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the thread of ``parent`` that started it is gone, however that ended."""
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != parent:  # gone before the kernel was told: nothing would come any more
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def each(works: Sequence[Callable[[], Answer]], wait_s: float) -> list[Answer | None]:

@@ -1,13 +1,10 @@
-"""All checks there are, a site's own among them, and the table of them for docs/health.md.
+"""All checks there are, and the table of them for docs/health.md.
 
-Owns: the list, and loading files of a site. Must not know: how checks are run.
+Owns: the list, which names a site's own checks may not have. Must not know: how checks are run.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,9 +17,9 @@ from airyard.checks import (
     rdma_checks,
     shape_checks,
 )
-from airyard.checks.contract import Check, Probe, Profile
+from airyard.checks.contract import Probe, Profile
+from airyard.checks.own_files import Folder
 from airyard.checks.preflight.probes import PROBES as PREFLIGHT
-from airyard.core.errors import UserError
 
 PROBES: tuple[Probe, ...] = (
     replace(gpu_checks.PROBE, checks=(*gpu_checks.PROBE.checks, *board_checks.CHECKS)),
@@ -60,58 +57,14 @@ def is_sure(check: str) -> bool:
     return check in SURE or check not in _OURS
 
 
-def probes(profile: Profile, own: Sequence[Probe] = ()) -> list[Probe]:
+def probes(profile: Profile) -> list[Probe]:
     """Return the probes of a profile; the full one has the fast one's, too."""
-    return [probe for probe in (*PROBES, *own) if profile is Profile.FULL or probe.profile is Profile.FAST]
+    return [probe for probe in PROBES if profile is Profile.FULL or probe.profile is Profile.FAST]
 
 
-def load_own(folder: Path) -> list[Probe]:
-    """Return the probes of a site: each ``*.py`` file below ``folder`` has one, called ``PROBE``.
-
-    Raises: UserError that names the file, for what is no probe, cannot be loaded, or has a name that is taken.
-    """
-    if not folder.is_dir():
-        raise UserError(
-            f"there is no folder {folder} with checks",
-            code="BAD_CHECK",
-            fix="Name the folder that has the site's own checks.",
-        )
-    taken = {check.name for probe in PROBES for check in probe.checks}
-    found = []
-    for path in sorted(folder.glob("*.py")):
-        probe = _load(path)
-        for check in probe.checks:
-            if check.name in taken:
-                raise _refusal(path, f"the name {check.name} is taken")
-            taken.add(check.name)
-        found.append(probe)
-    return found
-
-
-def _load(path: Path) -> Probe:
-    described = importlib.util.spec_from_file_location(f"airyard_site_check_{path.stem}", path)
-    if described is None or described.loader is None:
-        raise _refusal(path, "it cannot be loaded")
-    module = importlib.util.module_from_spec(described)
-    sys.modules[described.name] = (
-        module  # what the probe reads comes back from another process by its class's name
-    )
-    try:
-        described.loader.exec_module(module)
-    except Exception as error:  # whatever stands in the file
-        raise _refusal(path, f"{type(error).__name__}: {error}") from error
-    probe = getattr(module, "PROBE", None)
-    if not isinstance(probe, Probe) or not all(isinstance(check, Check) for check in probe.checks):
-        raise _refusal(path, "it has no PROBE of the class airyard.checks.contract.Probe")
-    return probe
-
-
-def _refusal(path: Path, why: str) -> UserError:
-    return UserError(
-        f"the check in {path} cannot be used: {why}",
-        code="BAD_CHECK",
-        fix="docs/operate/own-checks.md shows what such a file has.",
-    )
+def own(folder: Path, profile: Profile) -> Folder:
+    """Return the files of a site: each ``*.py`` has one probe, called ``PROBE``. Raises: UserError for no folder."""
+    return Folder(folder, profile, _OURS)
 
 
 def table() -> str:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from airyard.checks import pair_child, pair_lanes
-from airyard.checks.apart import die_with_parent
+from airyard.checks.children import die_with_parent
 
 CHILD = Path(__file__).with_name("preflight") / "torch_child.py"
 GROUP_S = 60.0

@@ -18,18 +18,20 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from airyard.checks import nvml
-from airyard.checks.apart import die_with_parent
+from airyard.checks.children import die_with_parent
 from airyard.checks.contract import Probe, Site, Thresholds
+from airyard.checks.own_files import Folder, OwnFiles
 from airyard.checks.thresholds import SITE, Table, generation_of, is_own, limits
 from airyard.core.health.facts import CheckResult, CheckStatus
 
 _KILL_S = 1.0
 
 
-def run(probes: Sequence[Probe], site: Site, table: Table) -> list[CheckResult]:
+def run(probes: Sequence[Probe], site: Site, table: Table, own: Folder | None = None) -> list[CheckResult]:
     """Run all probes at once and return what every check came to, in the order of the probes. Never raises for a probe.
 
-    Cost: one process a probe; as long as the slowest probe, and at most the longest deadline and a second.
+    ``own``: the files of a site's own checks; theirs come last. Cost: one process a probe and a file; as long as the
+    slowest probe, and at most the longest deadline and a second.
     """
     context = multiprocessing.get_context("fork")
     began = time.monotonic()
@@ -40,11 +42,14 @@ def run(probes: Sequence[Probe], site: Site, table: Table) -> list[CheckResult]:
         process.start()
         sender.close()
         running.append((probe, process, receiver))
-    read = [
-        (probe, _await(process, receiver, began + probe.deadline_s)) for probe, process, receiver in running
-    ]
-    thresholds = limits(table, _generation(read))
-    return [result for probe, found in read for result in _judge(probe, found, thresholds)]
+    with OwnFiles(own, site) as files:
+        read = [
+            (probe, _await(process, receiver, began + probe.deadline_s))
+            for probe, process, receiver in running
+        ]
+        thresholds = limits(table, _generation(read))
+        ours = [result for probe, found in read for result in _judge(probe, found, thresholds)]
+        return [*ours, *files.judge(thresholds)]
 
 
 Collected = tuple[str, Any, int]

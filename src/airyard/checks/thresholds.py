@@ -5,6 +5,7 @@ Owns: the file's form, and which generation a GPU is of. Must not know: what a l
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from typing import Any
 from airyard.checks.contract import Thresholds
 from airyard.core.errors import UserError
 from airyard.core.health.limit_names import EVERYWHERE, NAMES, TABLES, wrong_with
+from airyard.core.plain import LINE, plain, plain_name
 
 VERSION = 1
 SITE = "site"
@@ -25,6 +27,8 @@ _GENERATIONS = re.compile(r"\b(GB300|B300|GB200|B200|GH200|H200|H100|H800|A100|A
 _SAME = {"GB300": "B300", "GB200": "B200", "H800": "H100", "A800": "A100"}
 _ONE_SOCKET = re.compile(r"PCIe|NVL\b", re.IGNORECASE)
 """Boards of their own in a slot: no NVSwitch, and fewer links or none."""
+
+_MOST_BYTES = 1 << 20
 
 Table = dict[str, dict[str, tuple[float, str]]]
 
@@ -48,20 +52,22 @@ def parse(text: str, name: str) -> Table:
     """Read a file of limits. Raises: UserError that names file, table and key."""
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise _refusal(name, str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise _refusal(name, plain(str(error))) from None
     version = data.pop("version", None)
     if version != VERSION:
-        raise _refusal(name, f"its version is {version!r}; this release reads {VERSION}")
+        raise _refusal(name, f"its version is {plain(repr(version), LINE)}; this release reads {VERSION}")
     return {group: _group(name, text, group, values) for group, values in data.items()}
 
 
 def _group(name: str, text: str, group: str, values: Any) -> dict[str, tuple[float, str]]:
     if not isinstance(values, Mapping):
-        raise _refusal(name, f"{group} is no table{_line(text, '', group)}")
+        raise _refusal(name, f"{plain_name(group)} is no table{_line(text, '', group)}")
     if group not in TABLES:
         known = ", ".join(TABLES[1:])
-        raise _refusal(name, f"[{group}] is neither [all] nor a generation ({known}){_line(text, group)}")
+        raise _refusal(
+            name, f"[{plain_name(group)}] is neither [all] nor a generation ({known}){_line(text, group)}"
+        )
     read: dict[str, tuple[float, str]] = {}
     for key, given in values.items():
         value, source = (
@@ -69,11 +75,13 @@ def _group(name: str, text: str, group: str, values: Any) -> dict[str, tuple[flo
         )
         place = _line(text, group, key)
         if key not in NAMES:
-            raise _refusal(name, f"[{group}] {key}: no check asks for it{place}")
+            raise _refusal(name, f"[{group}] {plain_name(key)}: no check asks for it{place}")
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise _refusal(name, f"[{group}] {key} is no number: {value!r}{place}")
+            raise _refusal(
+                name, f"[{group}] {plain_name(key)} is no number: {plain(repr(value), LINE)}{place}"
+            )
         if wrong := wrong_with(key, value):
-            raise _refusal(name, f"[{group}] {key} is {wrong}: {value}{place}")
+            raise _refusal(name, f"[{group}] {key} is {wrong}: {plain(str(value), LINE)}{place}")
         read[key] = (float(value), str(source or SITE))
     return read
 
@@ -121,9 +129,15 @@ def load(own: Path | None = None) -> Table:
     if own is None:
         return packaged()
     try:
-        text = own.read_text("utf-8")
+        with open(
+            os.open(own, os.O_RDONLY | os.O_NONBLOCK), "rb"
+        ) as file:  # a pipe in its place must not hang
+            read = file.read(_MOST_BYTES + 1)
+        text = read.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise _refusal(str(own), f"it cannot be read: {error}") from None
+    if len(read) > _MOST_BYTES:
+        raise _refusal(str(own), f"it has more than {_MOST_BYTES >> 20} MiB")
     return _over(packaged(), parse(text, str(own)))
 
 

@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from airyard.core.plain import plain_lines, plain_name
 from airyard.core.run import Cause, Exit
+
+_MESSAGE = 8_000
+"""Characters of what a runner says of an end: the last lines of a tool that failed have room."""
 
 
 def exit_of(item: Mapping[str, Any], at_ms: int) -> Exit:
@@ -19,14 +23,14 @@ def exit_of(item: Mapping[str, Any], at_ms: int) -> Exit:
         signal=item.get("signal"),
         started=bool(item.get("started")),
         cause=Cause(cause) if cause else None,
-        message=str(item.get("message", "")),
+        message=plain_lines(str(item.get("message", "")), _MESSAGE),
         at_ms=at_ms,
         duration_ms=int(item.get("duration_ms", 0)),
         out_of_memory=bool(item.get("out_of_memory")),
         address_in_use=bool(item.get("address_in_use")),
         stop_reason=str(item.get("stop_reason") or ""),
         permanent=bool(item.get("permanent")),
-        fingerprint=str(item.get("fingerprint", "")),
-        fault=str(item.get("fault") or ""),
-        fault_message=str(item.get("fault_message") or ""),
+        fingerprint=plain_name(str(item.get("fingerprint", ""))),
+        fault=plain_name(str(item.get("fault") or "")),
+        fault_message=plain_lines(str(item.get("fault_message") or ""), _MESSAGE),
     )

@@ -29,8 +29,8 @@ from airyard.checks.contract import Thresholds
 from airyard.checks.preflight import ways
 from airyard.checks.preflight.compute import CHILD, summed
 from airyard.checks.preflight.network import communication, fingerprint
-from airyard.checks.thresholds import VERSION, generation_of, limits, load, of_pool
-from airyard.core.errors import UserError
+from airyard.checks.site_limits import machine_table
+from airyard.checks.thresholds import VERSION, generation_of, limits, of_pool
 from airyard.core.health.clocks import CHECK as CLOCK
 from airyard.core.health.clocks import Reading, clocks_off
 from airyard.core.health.facts import CheckStatus
@@ -341,12 +341,8 @@ def others(peers: Sequence[Mapping[str, Any]], member: int) -> list[str]:
 
 
 def limits_of(asked: Mapping[str, Any], node_folder: Path) -> Thresholds:
-    """Return the limits of the node that checks were asked for; a machine's file with an error counts for nothing."""
-    file = node_folder / "thresholds.toml"
-    try:
-        table = load(file if file.is_file() else None)
-    except UserError:
-        table = load()
+    """Return the limits of the node that checks were asked for: the machine's file, the pool's over it."""
+    table = machine_table(node_folder)
     if told := asked.get("limits"):
         table = of_pool(table, told["tables"], told["pool"])
     return limits(table, generation_of(str(asked.get("model") or "")))

@@ -24,6 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from airyard.core.health.facts import HealthEvent, Remedy, Severity
+from airyard.core.plain import LINES
 from airyard.node.launch import inherited
 
 FOLDER = "evidence"
@@ -73,7 +74,7 @@ class EvidenceKeeper:
                 return found
             self._due_s = now_s + APART_S
         said = f"kept on the machine: node/health/{FOLDER}/{name}"
-        found[first] = replace(found[first], evidence=(*found[first].evidence, said))
+        found[first] = replace(found[first], evidence=(*found[first].evidence[: LINES - 1], said))
         return found
 
     def _begin(self, event: HealthEvent) -> str | None:

@@ -28,8 +28,9 @@ from airyard.checks.catalogue import is_sure
 from airyard.checks.contract import Profile
 from airyard.checks.preflight import certificate
 from airyard.checks.preflight.certificate import Identity
-from airyard.checks.preflight.results import result_from_json
+from airyard.checks.preflight.results import results_from_json
 from airyard.checks.preflight.setting import CACHES, Setting
+from airyard.checks.site_limits import FILE
 from airyard.checks.thresholds import VERSION
 from airyard.core.health.facts import CheckResult, CheckStatus, Component
 from airyard.node.launch import inherited
@@ -38,6 +39,7 @@ FAULT = "preflight"
 DEADLINE_S = {Profile.FAST: 75.0, Profile.FULL: 930.0}
 """A probe's own deadlines and what starting them takes."""
 _LOOK_S = 0.05
+_MOST_BYTES = 64 << 20
 _KILL_S = 2.0
 _OF_DEVICE = frozenset({Component.GPU, Component.GPU_MEMORY})
 _MODULE = "airyard.checks.preflight"
@@ -202,7 +204,7 @@ def check(
             time.sleep(_LOOK_S)
         told.seek(0)
         try:
-            return [result_from_json(each) for each in json.loads(told.read())["results"]]
+            return results_from_json(json.loads(told.read(_MOST_BYTES))["results"])
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -259,7 +261,7 @@ def _alone(members: int) -> str:
 
 
 def _limits(node_folder: Path) -> Path:
-    return node_folder / "thresholds.toml"
+    return node_folder / FILE
 
 
 def _own(node_folder: Path) -> Path:

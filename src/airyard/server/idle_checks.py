@@ -18,6 +18,7 @@ from airyard.core.health.facts import CheckResult, CheckStatus, Retest
 from airyard.core.health.idle import IdleTest
 from airyard.core.health.idle_records import TestNote
 from airyard.core.health.retesting import judged
+from airyard.core.plain import plain
 from airyard.server.node_rounds import Asks, run_round
 
 _ROUNDS = {
@@ -76,7 +77,7 @@ class IdleChecks:
             kind=kind,
             at_ms=now_ms,
             status=status,
-            message=message[:_SAID_CHARACTERS],
+            message=plain(message, _SAID_CHARACTERS),
             version=boot_id,
             took_ms=max(now_ms - began_ms, 0),
             values=values_of(found),

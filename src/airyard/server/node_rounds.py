@@ -17,7 +17,7 @@ from airyard.app.control import Control
 from airyard.app.loop import ControlLoop
 from airyard.checks.catalogue import is_sure
 from airyard.checks.contract import Profile
-from airyard.checks.preflight.results import result_from_json
+from airyard.checks.preflight.results import results_from_json
 from airyard.core.actions import RunRetest
 from airyard.core.cluster import Node
 from airyard.core.commands import Command, HealthReported, RetestDone
@@ -96,7 +96,7 @@ def run_round(
             fix="run `airyard health check` on the machine itself",
             details={"node": node.name},
         )
-    return tuple(result_from_json(each) for each in answer["results"])
+    return tuple(results_from_json(answer["results"]))
 
 
 class NodeRounds:

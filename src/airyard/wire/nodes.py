@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from airyard.core.plain import plain
 from airyard.wire.answer import Answer
 from airyard.wire.moment import Moment
 from airyard.wire.native import Name, Part
 
 Names = Annotated[list[Name], Field(min_length=1, max_length=10_000)]
-Why = Annotated[str, Field(max_length=1000)]
+Why = Annotated[str, Field(max_length=1000), AfterValidator(plain)]
 
 
 class DeviceDoc(Answer):

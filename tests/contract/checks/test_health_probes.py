@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from airyard.checks import catalogue, host_checks, kernel_checks, mount_checks, rdma_checks
-from airyard.checks.contract import Check, Probe, Profile, Site, Thresholds, passed
+from airyard.checks.contract import Check, Probe, Site, Thresholds, passed
 from airyard.checks.host_checks import Host, Resolved, Space
 from airyard.checks.mount_checks import Mount
 from airyard.checks.running import run
 from airyard.checks.thresholds import limits, packaged
-from airyard.core.errors import UserError
 from airyard.core.health.facts import CheckResult, CheckStatus
 
 LIMITS = limits(packaged(), "")
@@ -254,63 +253,6 @@ def test_a_machine_without_rdma_skips(tmp_path: Path) -> None:
         for name in ("rdma.ports", "rdma.counters")
         for status, _ in judged(rdma_checks.PROBE, name, read)
     } == {"SKIP"}
-
-
-OWN = '''
-"""A scratch disk that has to be there."""
-from dataclasses import dataclass
-
-from airyard.checks.contract import Check, Probe, failed, passed
-from airyard.core.health.facts import Component
-
-
-@dataclass
-class Scratch:
-    there: bool
-
-
-def collect(site):
-    return Scratch(there=site.path("/scratch").is_dir())
-
-
-def judge(read, limits):
-    if read.there:
-        return [passed("site.scratch", "there")]
-    return [failed("site.scratch", "/scratch is not there", "mount it", Component.DISK)]
-
-
-CHECK = Check(name="site.scratch", title="the scratch disk", passes="it is there", judge=judge)
-PROBE = Probe(name="scratch", collect=collect, checks=(CHECK,))
-'''
-
-
-def test_a_check_of_ones_own_is_one_file(tmp_path: Path) -> None:
-    (tmp_path / "scratch.py").write_text(OWN)
-    probes = catalogue.load_own(tmp_path)
-    (result,) = run(probes, Site(root=tmp_path), packaged())
-    assert (result.check, result.status) == ("site.scratch", CheckStatus.FAIL)
-    (tmp_path / "scratch").mkdir()
-    (result,) = run(probes, Site(root=tmp_path), packaged())
-    assert result.status is CheckStatus.PASS
-    assert probes[0] in catalogue.probes(Profile.FAST, probes)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("x = (", "SyntaxError"),
-        ("raise ValueError('no')", "ValueError: no"),
-        ("PROBE = 1", "it has no PROBE"),
-        (OWN.replace("site.scratch", "gpu.count"), "the name gpu.count is taken"),
-    ],
-)
-def test_a_file_that_is_no_check_is_refused_by_name(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / "bad.py").write_text(text)
-    with pytest.raises(UserError) as caught:
-        catalogue.load_own(tmp_path)
-    assert caught.value.code == "BAD_CHECK"
-    assert words in caught.value.message
-    assert "bad.py" in caught.value.message
 
 
 def test_names_of_checks_are_their_own() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airyard.checks import site_limits
 from airyard.checks.preflight import __main__ as program
 from airyard.checks.preflight import certificate
 from airyard.checks.preflight.compute import run_child
@@ -154,12 +155,12 @@ def test_limits_with_an_error_leave_the_last_good_ones_and_new_ones_void_a_certi
     file.write_text("version = 1\n[all]\nidle_temperature_warn = 30\n")
     assert any("warn gpu.temperature" in line for line in go(tmp_path, order())), "its certificate is void"
     file.write_text("version = 1\n[all]\nidle_temperature_wern = 90\n")
-    table, told = program.limits_of(file)
+    table, told = site_limits.limits_of(file)
     assert table["all"]["idle_temperature_warn"][0] == 30
     assert f"{file} cannot be used: [all] idle_temperature_wern: no check asks for it" in told[0].message
     assert told[0].next_step.startswith("Write `[all]`")
     file.with_name(".thresholds.toml.good").unlink()
-    table, told = program.limits_of(file)
+    table, told = site_limits.limits_of(file)
     assert table["all"]["idle_temperature_warn"][0] == 60
     assert "the packaged limits hold" in told[0].message
 

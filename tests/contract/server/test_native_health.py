@@ -223,3 +223,27 @@ def test_a_test_that_says_neither_yes_nor_no_is_unknown(command: str, status: Ch
     done = answer_of(RETEST, retest_command=f"sleep 0.3; {command}")
     assert isinstance(done, RetestDone)
     assert done.status is status
+
+
+LOUD = '\x1b[2J\x1b]0;owned\x07"\n' + "x" * 100_000
+
+
+def test_what_a_monitor_sends_is_shown_plain_and_bounded_everywhere(yard: Yard) -> None:
+    async def scene() -> None:
+        async with yard.client() as client:
+            names = {"event_id": LOUD, "rule": LOUD, "machine": LOUD, "unit": LOUD, "device_uuid": LOUD}
+            grave = fault(ONE, message=LOUD, evidence=[LOUD] * 50, code=None, **names)
+            await report(client, grave)
+            asked = {"nodes": [TWO], "on": True, "reason": "\x1b[2J"}
+            assert (await client.post("/health/maintenance", json=asked)).status_code == 200
+            for path in ("/health/events", f"/nodes/{ONE}", "/nodes", f"/nodes/{TWO}"):
+                answer = await client.get(path)
+                assert len(answer.content) < 40_000, path
+                assert "\\u001b" not in answer.text, path
+                assert "\x1b" not in answer.text, path
+            node = await look(client, ONE)
+            assert node.node.health is not None
+            assert "… (cut: " in node.story[-1].evidence[0]
+            assert "… (cut: " in node.story[-1].why
+
+    play(scene())

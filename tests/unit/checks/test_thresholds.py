@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,13 @@ def test_a_generation_has_its_own_limits_over_those_of_all() -> None:
         ("version = 1\n[H100]\nnvlink = 12\n", "[H100] nvlink: no check asks for it (line 3)"),
         ("version = 1\nnvlinks = 12\n", "nvlinks is no table"),
         ("version = 1\n[H100\n", "line 2"),
+        (f"version = 1\n[all]\ncpus_least = {'9' * 400}\n", "cpus_least is no number up to 1e15: 999"),
+        (f"version = 1\n[all]\ncpus_least = {'9' * 9000}\n", "cannot be used: "),
+        ("version = 1\n[all]\ncpus_least = inf\n", "no number up to 1e15: inf"),
+        ("version = 1\nx = " + "[" * 100_000, "cannot be used: "),
+        ("version = 1\n[all]\ncpus_least = " + repr("x" * 5_000), "(cut: 5002 characters)"),
+        ('version = 1\n["\\u001b[31m"]\n', "[\\x1b[31m] is neither"),
+        ("# " + "x" * (1 << 20) + "\nversion = 1\n", "it has more than 1 MiB"),
     ],
 )
 def test_a_file_with_an_error_is_refused_by_table_and_key(tmp_path: Path, text: str, words: str) -> None:
@@ -64,6 +72,12 @@ def test_a_file_with_an_error_is_refused_by_table_and_key(tmp_path: Path, text: 
     assert caught.value.code == "BAD_THRESHOLDS"
     assert words in caught.value.message
     assert str(path) in caught.value.message
+
+
+def test_a_pipe_in_place_of_a_file_hangs_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "limits.toml")
+    with pytest.raises(UserError, match="its version is None"):
+        load(tmp_path / "limits.toml")
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -79,8 +79,8 @@ def check(
     data = folder or _data_folder(app)
     caches = [str(data / "node" / name) for name in CACHES] if (data / "node").is_dir() else []
     site = Setting(data_folder=data, gpus=gpus, hosts=names, full=full, writes=shared, caches=tuple(caches))
-    own_probes = catalogue.load_own(own) if own is not None else []
-    results = running.run(catalogue.probes(profile, own_probes), site, load(thresholds))
+    files = catalogue.own(own, profile) if own is not None else None
+    results = running.run(catalogue.probes(profile), site, load(thresholds), files)
     ok = not any(result.status is CheckStatus.FAIL for result in results)
     if app.as_json:
         app.console.data(
@@ -93,10 +93,10 @@ def check(
 
 def _check_node(app: App, node: str, full: bool, everything: bool) -> int:
     """Have a node checked by its agent, and show it as if it were this machine."""
-    from airyard.checks.preflight.results import result_from_json  # slow to import, and for this verb only
+    from airyard.checks.preflight.results import results_from_json  # slow to import, and for this verb only
 
     found = app.client.health.check(node, full=full)
-    results = [result_from_json(one) for one in found["checks"]]
+    results = results_from_json(found["checks"])
     code = _exit_code(results)
     if app.as_json:
         told = {name: found[name] for name in ("node", "profile", "simulated", "reported", "checks")}

@@ -7,6 +7,8 @@ An operator's cordon is never lifted here.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from airyard.core.actions import Action, RunRemedy, RunRetest
 from airyard.core.commands import HealthReported, RemedyDone, RetestDone
 from airyard.core.decide import supplying
@@ -26,6 +28,7 @@ from airyard.core.health import budget, facility, machine
 from airyard.core.health.blame import gravest, hit_of
 from airyard.core.health.facts import HealthEvent
 from airyard.core.health.states import TAKEN_OUT, WORKING, HealthState, Hit, NodeHealth
+from airyard.core.plain import plain, plain_name
 from airyard.core.run import StopReason, StopRequest
 from airyard.core.state import ClusterState
 
@@ -33,6 +36,7 @@ CRITICAL_MS = 60_000
 SOFT_MS = 600_000
 FAULT_GRACE_S = 10
 TICK = "airyard"
+_REASON = 300
 
 
 def report(state: ClusterState, command: HealthReported, now_ms: int) -> Decision:
@@ -113,11 +117,13 @@ def _take_out(scratch: Scratch, name: str, health: NodeHealth, why: str, by: str
     out = machine.cordoned(health, scratch.now_ms)
     _note(scratch, name, out, why, by, said)
     if name not in scratch.state.cordons:
-        reason = f"{health.rule}: {why}"[:300]
+        reason = plain(f"{health.rule}: {why}", _REASON)
         scratch.take(Decision(events=(NodeCordoned(node=name, by=HEALTH, reason=reason),)))
     _note(scratch, name, machine.drained(out, scratch.now_ms), "it is being emptied", TICK)
     span_ms = CRITICAL_MS if machine.is_critical(health) else SOFT_MS
-    drain = NodeDrainOrdered(node=name, by=HEALTH, reason=why[:300], deadline_ms=scratch.now_ms + span_ms)
+    drain = NodeDrainOrdered(
+        node=name, by=HEALTH, reason=plain(why, _REASON), deadline_ms=scratch.now_ms + span_ms
+    )
     scratch.take(Decision(events=(drain,)))
 
 
@@ -269,11 +275,12 @@ def owed(state: ClusterState, name: str, *, again: bool = False) -> list[Action]
 def _note(scratch: Scratch, name: str, health: NodeHealth, why: str, by: str, kept: str = "") -> None:
     """Journal a verdict; a node that is to work again is opened, unless the cordon is somebody else's."""
     best = gravest(health.hits)
+    health = replace(health, waits_for=plain(health.waits_for))
     changed = NodeHealthChanged(
         node=name,
         health=health,
-        why=why[:500],
-        by=by,
+        why=plain(why),
+        by=plain_name(by),
         evidence=best.evidence if best is not None else (),
         budget=kept,
     )

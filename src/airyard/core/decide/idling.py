@@ -5,6 +5,8 @@ Owns: which pass clears which suspicion. Must not know: when tests are begun, ho
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from airyard.core.commands import HealthReported, IdleTestDone, SweepDone
 from airyard.core.decide import ailing
 from airyard.core.decide.decision import Decision, Scratch
@@ -16,6 +18,7 @@ from airyard.core.health.idle import IdleTest
 from airyard.core.health.idle_records import PoolSweeps
 from airyard.core.health.states import HealthState
 from airyard.core.health.sweep_events import events_of
+from airyard.core.plain import plain
 from airyard.core.state import ClusterState
 
 BY = "idle test"
@@ -26,7 +29,8 @@ def tested(state: ClusterState, command: IdleTestDone, now_ms: int) -> Decision:
     if command.node not in state.nodes:
         return Decision()
     scratch = Scratch(state=state.copy(), now_ms=now_ms, events=[], actions=[])
-    scratch.take(Decision(events=(IdleTested(node=command.node, test=command.test),)))
+    test = replace(command.test, message=plain(command.test.message))
+    scratch.take(Decision(events=(IdleTested(node=command.node, test=test),)))
     if command.events:
         reported = HealthReported(events=command.events, by=BY)
         scratch.take(ailing.report(scratch.state, reported, now_ms))
@@ -39,12 +43,13 @@ def tested(state: ClusterState, command: IdleTestDone, now_ms: int) -> Decision:
 def swept(state: ClusterState, command: SweepDone, now_ms: int) -> Decision:
     """Take in a sweep: bad nodes are taken out within the budgets, edges, leaf switches and rails blame nobody."""
     scratch = Scratch(state=state.copy(), now_ms=now_ms, events=[], actions=[])
-    sweep, standing = command.sweep, state.sweeps.get(command.pool, PoolSweeps()).standing
+    why = {name: plain(said) for name, said in command.sweep.why.items()}
+    sweep, standing = replace(command.sweep, why=why), state.sweeps.get(command.pool, PoolSweeps()).standing
     change = taken_in(standing, sweep.faults, sweep.well, sweep.at_ms)
     noted = FabricTested(pool=command.pool, sweep=sweep, begun=change.begun, ended=change.ended)
     scratch.take(Decision(events=(noted,)))
     machines = {name: node.machine for name, node in state.nodes.items()}
-    events = events_of(command.pool, command.sweep, machines)
+    events = events_of(command.pool, sweep, machines)
     if events:
         scratch.take(ailing.report(scratch.state, HealthReported(events=events, by=BY), now_ms))
     began_ms = command.sweep.at_ms - command.sweep.took_ms

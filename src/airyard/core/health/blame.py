@@ -72,7 +72,7 @@ def hit_of(event: HealthEvent) -> Hit:
         remedy=event.remedy,
         retest=event.retest,
         message=event.message,
-        evidence=tuple(line[:500] for line in event.evidence[:5]),
+        evidence=event.evidence,
         component=event.component,
     )
 

@@ -76,7 +76,7 @@ def refused_start(
         source=Source.CHECK,
         message=said,
         device=device,
-        evidence=(said[:500],),
+        evidence=(said,),
     )
 
 

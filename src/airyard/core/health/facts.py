@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 from typing import Any
+
+from airyard.core.plain import MESSAGE, is_number, plain, plain_evidence, plain_lines, plain_name
 
 
 class Component(Enum):
@@ -105,6 +108,15 @@ class HealthEvent:
     clock_reasons: int = 0
     """What held a GPU's clocks, where it is about that (``clock_reasons.py``); 0 also from older agents."""
 
+    def __post_init__(self) -> None:
+        """Make plain what others wrote: it is journalled, sent and shown from here on."""
+        for name in ("event_id", "rule", "machine", "node", "device_uuid", "unit"):
+            object.__setattr__(self, name, plain_name(getattr(self, name)))
+        object.__setattr__(self, "message", plain(self.message))
+        object.__setattr__(self, "evidence", plain_evidence(self.evidence))
+        if not is_number(self.value):
+            object.__setattr__(self, "value", None)
+
     def as_json(self) -> dict[str, Any]:
         """Return the wire form; what is at its default is left out."""
         said: dict[str, Any] = {
@@ -161,6 +173,9 @@ class HealthEvent:
         )
 
 
+_MOST_DETAILS = 20
+
+
 class CheckStatus(Enum):
     """What a check came to. Only FAIL counts against a node; UNKNOWN (crashed, stopped) and SKIP change nothing."""
 
@@ -189,3 +204,17 @@ class CheckResult:
     remedy: Remedy = Remedy.NONE
     retest: Retest = Retest.T1
     details: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Make plain what a check wrote, as of an event. Raises: ValueError for a value that is no number."""
+        for name in ("check", "node", "unit"):
+            object.__setattr__(self, name, plain_name(getattr(self, name)))
+        object.__setattr__(self, "message", plain(self.message))
+        object.__setattr__(self, "next_step", plain(self.next_step))
+        for name in ("value", "threshold"):
+            number = getattr(self, name)
+            if number is not None and not is_number(number):
+                raise ValueError(f"{self.check}: {name} is no number: {number!r}")
+        kept = islice(self.details.items(), _MOST_DETAILS)
+        said = {plain_name(name): plain_lines(text, 2 * MESSAGE) for name, text in kept}
+        object.__setattr__(self, "details", said)

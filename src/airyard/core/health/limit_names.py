@@ -5,8 +5,6 @@ Owns: which tables and names there are. Must not know: values, what a limit is f
 
 from __future__ import annotations
 
-import math
-
 EVERYWHERE = "all"
 TABLES = (EVERYWHERE, "A100", "H100", "H200", "GH200", "B200", "B300")
 """``all``, and the generations of GPUs that are told apart: each board counts as one of them, or only has ``all``."""
@@ -75,8 +73,13 @@ Limit = tuple[str, str, float]
 """Table, name, value."""
 
 
-def wrong_with(name: str, value: float) -> str:
+_MOST = 1e15
+
+
+def wrong_with(name: str, value: object) -> str:
     """Return why a limit cannot have a value; empty: it can."""
-    if not (math.isfinite(value) and value >= 0):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         return "no number from 0"
+    if value > _MOST:
+        return "no number up to 1e15"
     return "no share: those are 0 to 1" if "_share" in name and value > 1 else ""

@@ -39,7 +39,7 @@ def events_of(pool: str, sweep: SweepNote, machines: Mapping[str, str]) -> tuple
             # The mildest that makes adapters and their driver begin anew; it also says that the node is worth mending.
             remedy=Remedy.REBOOT if rule == BAD else Remedy.NONE,
             retest=Retest.T4,
-            evidence=(f"sweep {sweep.number} of {pool}: {message}"[:500],),
+            evidence=(f"sweep {sweep.number} of {pool}: {message}",),
         )
         for name, rule, message in said
         if name in machines
