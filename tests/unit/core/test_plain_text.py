@@ -20,6 +20,7 @@ from airyard.core.health.facts import (
 )
 from airyard.core.health.idle import IdleTest
 from airyard.core.health.idle_records import TestNote
+from airyard.core.health.states import RemedyOutcome
 from airyard.core.plain import NAME, plain, plain_evidence, plain_lines, plain_name
 from core_yard import START_MS, Yard, node
 
@@ -102,7 +103,7 @@ def test_nothing_of_a_nodes_health_is_kept_as_it_was_sent() -> None:
     yard.tick(1)
     yard.tick(1)
     name = next(action.name for action in yard.actions if isinstance(action, RunRemedy))
-    done = c.RemedyDone(node="a", name=name, outcome=c.RemedyOutcome.PERMANENT, message=LOUD)
+    done = c.RemedyDone(node="a", name=name, outcome=RemedyOutcome.PERMANENT, message=LOUD)
     decisions.append(yard.do(done))
     assert yard.state.health["a"].waits_for.endswith(f"… (cut: {len(LOUD)} characters)")
     for decision in decisions:
