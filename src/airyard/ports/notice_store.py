@@ -35,7 +35,7 @@ class Message:
     target: str
     """An address, or the name of the secret that holds it."""
     queue: str
-    """Messages of one queue are sent one after the other: its owner and the receiver's host."""
+    """Messages of one queue are sent one after the other: its owner, the receiver's host, a mark of the address."""
     secret: str | None
     """The run's secret (``scope/key``) that signs it."""
     body: str

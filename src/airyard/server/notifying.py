@@ -20,6 +20,7 @@ import structlog
 
 import airyard
 from airyard.adapters.webhook_post import Answer, Reach, post
+from airyard.app.delivery_turns import LONGEST_REST_MS, Turns, owner_of
 from airyard.app.notifying import FleetReceiver, Sender
 from airyard.app.run_lookup import run_from
 from airyard.core.errors import AiryardError, NotFound, UserError
@@ -41,11 +42,10 @@ MARK_EVENTS = 5_000
 """The mark is written at least every so many events; up to it nothing is looked at again after a restart."""
 MOST_IN_QUEUE = 1_000
 MOST_WAITING = 20_000
-MOST_AT_ONCE = 8
-MOST_OF_OWNER = 4
-"""So many messages are under way at once, of all and of one owner."""
-LONGEST_REST_MS = 300_000
-"""A queue whose last message failed rests at most so long before its next one is tried."""
+MOST_OF_OWNER = 5_000
+"""So many messages wait at most: in a queue, in all, in those of one owner."""
+ALWAYS_KEPT = 20
+"""So many a queue may have whatever others have: who does not answer must not cost others their messages."""
 
 _log = structlog.get_logger("airyard.notify")
 Post = Callable[..., Answer]
@@ -90,9 +90,7 @@ class Notifier:
         self._end = end
         self._chance = chance
         self._seen = self._marked = 0
-        self._busy: dict[str, str] = {}
-        self._rests: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._turns = Turns()
         self._woken = threading.Event()
         self._stopping = False
         self._away = False
@@ -161,14 +159,22 @@ class Notifier:
             return []
         waiting = Counter(self._store.queues())
         total = waiting.total()
+        owners: Counter[str] = Counter()
+        for queue, count in waiting.items():
+            owners[owner_of(queue)] += count
         out: list[Message] = []
         for message in messages:
-            waiting[message.queue] += 1
+            queue, owner = message.queue, owner_of(message.queue)
+            full = waiting[queue] >= MOST_IN_QUEUE or (
+                waiting[queue] >= ALWAYS_KEPT and (owners[owner] >= MOST_OF_OWNER or total >= MOST_WAITING)
+            )
+            if full or total >= 2 * MOST_WAITING:
+                out.append(self._given_up(message, f"{waiting[queue]:,} messages wait already"))
+                continue
+            waiting[queue] += 1
             total += 1
-            if waiting[message.queue] > MOST_IN_QUEUE or total > MOST_WAITING:
-                out.append(self._given_up(message, f"{waiting[message.queue] - 1:,} messages wait already"))
-            else:
-                out.append(message)
+            owners[owner] += 1
+            out.append(message)
         return out
 
     def _send(self) -> None:
@@ -176,39 +182,23 @@ class Notifier:
         if not self._delivery.leads():
             return
         now_ms = self._clock.now_ms()
-        queues = self._store.queues()
-        with self._lock:
-            self._rests = {name: until for name, until in self._rests.items() if until > now_ms}
-            idle = [name for name in queues if name not in self._busy and name not in self._rests]
-        for queue in idle:
-            if not self._take(queue):
+        for queue in self._turns.waiting(self._store.queues(), now_ms):
+            if not self._turns.take(queue, now_ms):
                 continue
             message = self._store.due(queue, now_ms)
             if message is None:
-                self._let_go(queue)
+                self._turns.let_go(queue)
                 continue
             threading.Thread(target=self._deliver, args=(message,), name="notice", daemon=True).start()
-
-    def _take(self, queue: str) -> bool:
-        """Take a queue's turn, unless too much is under way."""
-        owner = queue.partition(" ")[0]
-        with self._lock:
-            of_owner = sum(one == owner for one in self._busy.values())
-            if len(self._busy) >= MOST_AT_ONCE or of_owner >= MOST_OF_OWNER:
-                return False
-            self._busy[queue] = owner
-            return True
-
-    def _let_go(self, queue: str) -> None:
-        with self._lock:
-            self._busy.pop(queue, None)
 
     def _deliver(self, message: Message) -> None:
         """Send one message and note what came of it. On a thread of its own."""
         try:
-            noted = self._tried(message)
-            if noted.state is MessageState.WAITING:
-                self._rest(noted.queue, noted.next_ms)
+            noted, answered = self._tried(message)
+            if answered:
+                self._turns.answered(message.queue)
+            elif answered is not None:
+                self._turns.failed(message.queue, self._clock.now_ms(), self._chance())
             self._store.note(noted)
             if noted.state is MessageState.GIVEN_UP:
                 _log.warning(
@@ -221,43 +211,42 @@ class Notifier:
                 )
         except AiryardError as error:
             # The tables are away. The message waits in them, and is sent again when they are back.
-            self._rest(message.queue, self._clock.now_ms() + LONGEST_REST_MS // 10)
+            self._turns.failed(message.queue, self._clock.now_ms(), 1.0, LONGEST_REST_MS // 10)
             _log.warning("notice_not_noted", id=message.message_id, error=error.message)
         except Exception:
-            self._rest(message.queue, self._clock.now_ms() + LONGEST_REST_MS)
+            self._turns.failed(message.queue, self._clock.now_ms(), 1.0, LONGEST_REST_MS)
             _log.exception("notice_broke", id=message.message_id)
         finally:
-            self._let_go(message.queue)
+            self._turns.let_go(message.queue)
             self._woken.set()
 
-    def _rest(self, queue: str, until_ms: int) -> None:
-        with self._lock:
-            self._rests[queue] = min(until_ms, self._clock.now_ms() + LONGEST_REST_MS)
+    def _tried(self, message: Message) -> tuple[Message, bool | None]:
+        """Send a message once and return it with what came of it, and whether its receiver did its part.
 
-    def _tried(self, message: Message) -> Message:
-        """Send a message once and return it with what came of it."""
+        None: nothing was sent.
+        """
         try:
             url, secret, reach = self._addressed(message)
         except NotFound as error:
-            return self._given_up(message, error.message)
+            return self._given_up(message, error.message), None
         except _NowhereError as error:
-            return self._given_up(message, str(error))
+            return self._given_up(message, str(error)), None
         except ValueError as error:
-            return self._given_up(message, f"the secret holds no address: it {error}")
+            return self._given_up(message, f"the secret holds no address: it {error}"), None
         body = message.body.encode()
         answer = self._delivery.post(url, _headers(message, body, secret), body, reach=reach)
         tried = replace(message, tries=message.tries + 1)
         if answer.refused:
-            return self._given_up(tried, answer.problem)
+            return self._given_up(tried, answer.problem), None
         verdict = Verdict.AGAIN if answer.status is None else verdict_of(answer.status)
         now_ms = self._clock.now_ms()
         if verdict is Verdict.DELIVERED:
-            return replace(tried, state=MessageState.DELIVERED, error="", ended_ms=now_ms)
+            return replace(tried, state=MessageState.DELIVERED, error="", ended_ms=now_ms), True
         problem = answer.problem or f"answered {answer.status}"
         next_ms = next_try_ms(message.at_ms, now_ms, tried.tries, self._chance())
         if verdict is Verdict.NEVER or next_ms is None:
-            return self._given_up(tried, problem)
-        return replace(tried, error=problem, next_ms=next_ms)
+            return self._given_up(tried, problem), verdict is Verdict.NEVER
+        return replace(tried, error=problem, next_ms=next_ms), False
 
     def _given_up(self, message: Message, problem: str) -> Message:
         return replace(message, state=MessageState.GIVEN_UP, error=problem, ended_ms=self._clock.now_ms())

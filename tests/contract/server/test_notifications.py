@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ import pytest
 
 from airyard.adapters.notices_sql import SqlNoticeStore
 from airyard.adapters.webhook_post import Reach, post
-from airyard.app.notifying import FleetReceiver, Sender
+from airyard.app.notifying import FleetReceiver, Sender, queue_of
 from airyard.core.cluster import Device, Machine, Node
-from airyard.core.commands import CordonNodes, HealthReported, MachineSeen, SweepDone, Tick
+from airyard.core.commands import CordonNodes, HealthReported, MachineSeen, SweepDone, Tick, UncordonNodes
 from airyard.core.events import Recorded
 from airyard.core.health.fabric_faults import edge_fault
 from airyard.core.health.facility import QUIET_MS
@@ -466,3 +467,57 @@ def test_a_bug_met_by_one_event_holds_up_no_other(site: Site, monkeypatch: pytes
         cordon(site)
         site.ended(site.run(rule(receiver.url)))
         assert len(receiver.received) == 1
+
+
+def backlog(site: Site, count: int) -> None:
+    """Have so many things happen to the yard that its receivers are told of."""
+    for number in range(count):
+        site.yard.tell(CordonNodes(nodes=("host-cpu-0",), by="ada", reason=f"number {number}"))
+        site.yard.tell(UncordonNodes(nodes=("host-cpu-0",), by="ada"))
+
+
+def test_a_backlog_of_one_who_never_answers_delays_nobody_else(site: Site) -> None:
+    with Receiver([HANG] * 10_000) as hangs, Receiver() as well:
+        fleet = (to_fleet(hangs.url), to_fleet(well.url))
+        backlog(site, 300)
+        site.notify(fleet=fleet, within_s=2.0)
+        well.until(300, timeout=90)
+        assert site.store.queues() == {queue_of("", hangs.url): 300}
+        began = time.monotonic()
+        backlog(site, 1)
+        well.until(301)
+        assert time.monotonic() - began < 2.0, "it does not wait for the one that hangs"
+        assert len(hangs.received) < 60, "it is let rest, whichever of its messages is next"
+
+
+def test_many_dead_receivers_of_one_owner_leave_room_for_those_that_answer(site: Site) -> None:
+    with ExitStack() as stack, Receiver() as well, Receiver() as fresh:
+        deaf = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(20)]
+        dead = [f"http://127.0.0.1:{one.getsockname()[1]}/" for one in deaf]  # they take it and never answer
+        site.notify(fleet=tuple(to_fleet(url) for url in (*dead, well.url)), within_s=3.0)
+        backlog(site, 1)
+        well.until(1)
+        for count in range(2, 6):
+            began = time.monotonic()
+            backlog(site, 1)
+            well.until(count)
+            assert time.monotonic() - began < 2.0
+            time.sleep(1.0)
+        run_id = site.run(rule(fresh.url))
+        fresh.until(1, timeout=5)
+        assert site.ended(run_id).state is MessageState.DELIVERED
+
+
+def test_a_full_store_costs_those_that_do_not_answer_and_no_other(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifying, "MOST_WAITING", 5)
+    monkeypatch.setattr(notifying, "ALWAYS_KEPT", 2)
+    with Receiver([HANG] * 1_000) as hangs, Receiver() as well:
+        site.notify(fleet=(to_fleet(hangs.url),), within_s=5.0)
+        backlog(site, 8)
+        deadline = time.monotonic() + 30
+        while site.store.counts() != {"WAITING": 5, "GIVEN_UP": 3}:
+            assert time.monotonic() < deadline, site.store.counts()
+            time.sleep(0.05)
+        assert site.ended(site.run(rule(well.url))).state is MessageState.DELIVERED
