@@ -96,6 +96,7 @@ POLICY = Policy(
             epilog=NodeCommand(command="clean", timeout_ms=6_000),
             preflight=Preflight.FULL,
             thresholds=(("H100", "nvlinks", 12.0), ("all", "cpus_least", 8.0)),
+            storage=("/mnt/checkpoints",),
         ),
     ),
     projects=(

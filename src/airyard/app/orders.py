@@ -16,7 +16,7 @@ from airyard.core.decide.grace import grace_of
 from airyard.core.errors import AiryardError
 from airyard.core.meeting import Meeting
 from airyard.core.policy import NodeCommand, PoolPolicy, Preflight
-from airyard.core.policy_json import told_limits
+from airyard.core.policy_json import told_checks
 from airyard.core.run import Attempt, Member, Order, Run, StopReason, TrackingState, gang_addresses
 from airyard.core.scheduling.nodes import starts_as
 from airyard.core.tracking_alias import alias_of
@@ -236,7 +236,7 @@ def _preflight(node: Node | None, pool: PoolPolicy | None) -> dict[str, Any] | N
         "strict": asked is not Preflight.AUTO,
         "uuids": uuids,
         "model": node.model if real else "",
-        **(told_limits(pool) if pool is not None else {}),
+        **(told_checks(pool) if pool is not None else {}),
     }
 
 

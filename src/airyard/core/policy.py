@@ -92,6 +92,8 @@ class PoolPolicy:
     preflight: Preflight = Preflight.AUTO
     thresholds: tuple[Limit, ...] = ()
     """Limits of health checks for its nodes, over the packaged ones and those of the machine; sorted."""
+    storage: tuple[str, ...] = ()
+    """Folders of file servers that runs write to: checks try them on each node."""
 
     def takes(self, node: Node) -> bool:
         """True when the node is of the pool's type, labels and names; an earlier pool may have it all the same."""

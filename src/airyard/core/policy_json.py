@@ -59,14 +59,18 @@ def pool_to_json(pool: PoolPolicy) -> dict[str, Any]:
         "epilog": _command_to_json(pool.epilog),
         "preflight": pool.preflight.value,
         "thresholds": limits_to_json(pool.thresholds),
+        "storage": list(pool.storage),
     }
 
 
-def told_limits(pool: PoolPolicy) -> dict[str, Any]:
-    """Return what a node is told of its pool's limits of checks; nothing where it has none."""
-    if not pool.thresholds:
-        return {}
-    return {"limits": {"pool": pool.name, "tables": limits_to_json(pool.thresholds)}}
+def told_checks(pool: PoolPolicy) -> dict[str, Any]:
+    """Return what checks of a node are told by its pool: limits, folders; nothing of what it has none of."""
+    told: dict[str, Any] = {}
+    if pool.thresholds:
+        told["limits"] = {"pool": pool.name, "tables": limits_to_json(pool.thresholds)}
+    if pool.storage:
+        told["storage"] = list(pool.storage)
+    return told
 
 
 def limits_to_json(limits: Iterable[Limit]) -> dict[str, dict[str, float]]:
@@ -144,6 +148,7 @@ def _pool(data: Mapping[str, Any]) -> PoolPolicy:
         epilog=_command(data.get("epilog")),
         preflight=Preflight(data.get("preflight", Preflight.AUTO.value)),
         thresholds=limits_from_json(data.get("thresholds", {})),
+        storage=tuple(data.get("storage", ())),
     )
 
 

@@ -31,6 +31,7 @@ Path = tuple[str, ...]
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 NAME_RULE = "1 to 100 ASCII letters, digits, '-', '_' and '.'"
 MAX_RESERVATIONS = 1000
+MAX_STORAGE = 16
 MAX_NODE_COMMAND_MS = 3_600_000
 
 
@@ -136,6 +137,7 @@ def _pool(pool: PoolPolicy) -> Iterator[Problem]:
         if command is not None:
             yield from _node_command((*here, name), name, command)
     yield from _limits((*here, "thresholds"), pool)
+    yield from _storage((*here, "storage"), pool)
     if not 0 <= pool.reservations <= MAX_RESERVATIONS:
         yield _bad(
             (*here, "reservations"),
@@ -163,6 +165,22 @@ def _limits(here: Path, pool: PoolPolicy) -> Iterator[Problem]:
                 (*here, table, name),
                 f"the limit {name} of pool {pool.name} is {value:g}, {wrong}",
                 "mend it, or leave it out: then the machine's limit holds, or the packaged one",
+            )
+
+
+def _storage(here: Path, pool: PoolPolicy) -> Iterator[Problem]:
+    if len(pool.storage) > MAX_STORAGE:
+        yield _bad(
+            here,
+            f"pool {pool.name} names {len(pool.storage)} folders of file servers; {MAX_STORAGE} are possible",
+            "name those that its runs write to: each is tried on every node",
+        )
+    for folder in pool.storage:
+        if not folder.startswith("/") or ".." in folder.split("/") or "\0" in folder:
+            yield _bad(
+                here,
+                f"{folder!r} of pool {pool.name} is no whole path of a folder",
+                "give the path from the root on, such as /mnt/checkpoints",
             )
 
 

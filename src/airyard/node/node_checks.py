@@ -71,7 +71,7 @@ class NodeChecks:
     ) -> Callable[[], dict[str, Any]]:
         """Return the work of a round; the same name again replaces the first, which is ended.
 
-        ``asked``: ``name, node, profile, python, limits`` (those of its pool). ``busy``: a member lives on the node.
+        ``asked``: ``name, node, profile, python``, and of its pool ``limits, storage``. ``busy``: a member lives there.
         ``is_wanted``: somebody waits for the answer still. Raises: ChecksRefused, ValueError, KeyError.
         """
         name, profile = str(asked["name"]), Profile(asked["profile"])
@@ -80,7 +80,7 @@ class NodeChecks:
         if busy and profile is Profile.FULL:
             message = f"runs are on {node.name}: a full round would disturb them"
             raise ChecksRefused("NODE_IN_USE", message)
-        python, limits = "" if busy else str(asked.get("python") or ""), asked.get("limits")
+        python = "" if busy else str(asked.get("python") or "")
         with self._lock:
             for other in self._running:
                 if other.name != name and not other.over.is_set():
@@ -93,7 +93,7 @@ class NodeChecks:
 
         def work() -> dict[str, Any]:
             try:
-                return self._check(mine, node, profile, python, limits, is_wanted)
+                return self._check(mine, node, profile, python, asked, is_wanted)
             finally:
                 with self._lock:
                     self._running.remove(mine)
@@ -125,12 +125,13 @@ class NodeChecks:
         node: Node,
         profile: Profile,
         python: str,
-        limits: Mapping[str, Any] | None,
+        asked: Mapping[str, Any],
         is_wanted: Callable[[], bool],
     ) -> dict[str, Any]:
         began = time.monotonic()
         uuids = [device.uuid for device in node.devices] if node.model is not None else []
-        setting = preflight.setting_of(python, uuids, self._node_folder, limits)
+        limits, storage = asked.get("limits"), tuple(asked.get("storage") or ())
+        setting = preflight.setting_of(python, uuids, self._node_folder, limits, storage=storage)
         wish = {"profile": profile.value, "nice": NICE, "setting": setting.as_json()}
         try:
             results = preflight.check(
@@ -142,7 +143,7 @@ class NodeChecks:
             return {"state": "silent", "results": []}
         kept = of_node(results, node)
         if node.model is not None:
-            identity = preflight.identity_of(node.name, uuids, self._node_folder, limits)
+            identity = preflight.identity_of(node.name, uuids, self._node_folder, limits, storage)
             self._certify(identity, profile, kept, whole=mine.heavy)
         told = [result_to_json(one) for one in kept]
         return {"state": "done", "results": told, "took_s": round(time.monotonic() - began, 1)}

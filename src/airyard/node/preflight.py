@@ -78,15 +78,15 @@ def run(
     profile = Profile(asked["profile"])
     mine = tuple(uuid for uuid in str(order.get("visible_devices") or "").split(",") if uuid)
     path = certificate_path(node_folder, node)
-    limits = asked.get("limits")
-    now = identity_of(node, mine, node_folder, limits)
+    limits, storage = asked.get("limits"), tuple(asked.get("storage") or ())
+    now = identity_of(node, mine, node_folder, limits, storage)
     kept = certificate.load(path)
     if kept is not None and kept.holds(now, profile, _now_ms()):
         return
     began = time.monotonic()
     python = str((order.get("environment") or {}).get("python") or "")
     setting = replace(
-        setting_of(python, asked.get("uuids") or (), node_folder, limits, writes),
+        setting_of(python, asked.get("uuids") or (), node_folder, limits, writes=writes, storage=storage),
         servers=tuple(place for url in servers if (place := place_of(url))),
         alone=_alone(int(order.get("members") or 1)),
     )
@@ -117,11 +117,15 @@ def certificate_path(node_folder: Path, node: str) -> Path:
 
 
 def identity_of(
-    node: str, uuids: Sequence[str], node_folder: Path, limits: Mapping[str, Any] | None = None
+    node: str,
+    uuids: Sequence[str],
+    node_folder: Path,
+    limits: Mapping[str, Any] | None = None,
+    storage: Sequence[str] = (),
 ) -> Identity:
     """Read what a certificate is bound to, without starting anything: new limits or own checks void it.
 
-    ``limits``: those of the pool, as it told them.
+    ``limits`` and ``storage``: those of the pool, as it told them.
     """
     return Identity(
         node=node,
@@ -129,16 +133,20 @@ def identity_of(
         driver=_read(Path("/sys/module/nvidia/version")),
         uuids=tuple(sorted(uuids)),
         rules=f"{airyard.__version__}/{VERSION}{_changed(_limits(node_folder))}{_changed(_own(node_folder))}"
-        f"{_changed(_manifest(node_folder))}{mark_of(limits)}",
+        f"{_changed(_manifest(node_folder))}{mark_of(limits)}{_mark(sorted(storage))}",
     )
 
 
 def mark_of(limits: Mapping[str, Any] | None) -> str:
     """Return a mark of a pool's limits that changes with them; empty without any. The pool's name does not matter."""
-    if not limits:
+    return _mark(limits["tables"]) if limits else ""
+
+
+def _mark(told: object) -> str:
+    """Return a mark that changes with what was told; empty for nothing."""
+    if not told:
         return ""
-    text = json.dumps(limits["tables"], sort_keys=True)
-    return f"/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return f"/{hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]}"
 
 
 def refusing(results: Sequence[CheckResult], devices: Sequence[int], *, strict: bool) -> list[CheckResult]:
@@ -221,11 +229,14 @@ def setting_of(
     uuids: Sequence[str],
     node_folder: Path,
     of_pool: Mapping[str, Any] | None = None,
+    *,
     writes: Sequence[Path] = (),
+    storage: Sequence[str] = (),
 ) -> Setting:
     """Return what checks of a node of this machine are told: ``python`` has torch, ``uuids`` are its GPUs.
 
     ``of_pool``: the pool's limits, as it told them. ``writes``: folders of a run; none: where those of all runs are.
+    ``storage``: folders of file servers that the pool names.
     """
     limits, own, manifest = _limits(node_folder), _own(node_folder), _manifest(node_folder)
     folders = writes or [folder for folder in (node_folder / "runs",) if folder.is_dir()]
@@ -237,7 +248,7 @@ def setting_of(
         pool=of_pool["pool"] if of_pool else "",
         pool_limits=of_pool["tables"] if of_pool else {},
         own_folder=str(own) if own.is_dir() else "",
-        writes=tuple(str(folder) for folder in folders),
+        writes=(*(str(folder) for folder in folders), *storage),
         caches=tuple(str(node_folder / name) for name in CACHES),
         manifest=str(manifest) if manifest.is_file() else "",
     )

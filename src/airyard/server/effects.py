@@ -64,7 +64,7 @@ from airyard.ports.tracker import Metric, TrackedRun
 from airyard.server.gauges import Gauges
 from airyard.server.idle_rounds import IdleRounds, IdleSettings
 from airyard.server.judges import Judges
-from airyard.server.node_rounds import NodeRounds, Retests, find_node, limits_told
+from airyard.server.node_rounds import NodeRounds, Retests, find_node, told_by_pool
 from airyard.server.pair_retests import PairRetests
 from airyard.server.pair_rounds import PairRounds
 from airyard.server.remedies import Remedies
@@ -208,9 +208,9 @@ class Effects:
     def _check_idle(
         self, machine: str, asked: Mapping[str, Any], *, should_stop: Callable[[], bool]
     ) -> Mapping[str, Any]:
-        """Have a node checked by the limits of its pool."""
-        limits = limits_told(self._loop, str(asked["node"])) if self._loop is not None else {}
-        return self._engine.check_node(machine, {**asked, **limits}, should_stop=should_stop)
+        """Have a node checked as its pool says."""
+        told = told_by_pool(self._loop, str(asked["node"])) if self._loop is not None else {}
+        return self._engine.check_node(machine, {**asked, **told}, should_stop=should_stop)
 
     def _pair_nodes(
         self, machines: tuple[str, str], asked: Mapping[str, Any], *, should_stop: Callable[[], bool]

@@ -25,7 +25,7 @@ from airyard.core.errors import AiryardError, NotFound, Unavailable
 from airyard.core.health.check_events import events_of
 from airyard.core.health.facts import CheckResult, CheckStatus, Retest
 from airyard.core.health.retesting import judged
-from airyard.core.policy_json import told_limits
+from airyard.core.policy_json import told_checks
 from airyard.server.attended import Attended
 from airyard.server.pair_retests import PairRetests
 
@@ -64,12 +64,12 @@ def find_node(loop: ControlLoop, name: str) -> Node | None:
     return loop.peek(lambda control: control.state.nodes.get(name))
 
 
-def limits_told(loop: ControlLoop, node: str) -> dict[str, Any]:
-    """Return what a node is told of the limits of its pool, as they are now; nothing where there are none."""
+def told_by_pool(loop: ControlLoop, node: str) -> dict[str, Any]:
+    """Return what checks of a node are told by its pool, as it is now; nothing where it says nothing."""
 
     def read(control: Control) -> dict[str, Any]:
         known, policy = control.state.nodes.get(node), control.state.policy
-        return told_limits(policy.pool(policy.pool_of(known))) if known is not None else {}
+        return told_checks(policy.pool(policy.pool_of(known))) if known is not None else {}
 
     return loop.peek(read)
 

@@ -300,6 +300,7 @@ def _pool(name: str, block: PoolBlock) -> PoolPolicy:
         epilog=_node_command(block.epilog),
         preflight=plain.preflight if block.preflight is None else block.preflight,
         thresholds=limits_from_json(block.thresholds or {}),
+        storage=tuple(block.storage or ()),
     )
 
 

@@ -116,6 +116,10 @@ class PoolBlock(Block):
         "the limits of a machine and the packaged ones.",
         shown_default="none",
     )
+    storage: list[NotBlank] | None = setting(
+        "Folders of file servers that runs write to: health checks write a small file there and remove it.",
+        shown_default="none",
+    )
 
 
 class ShareBlock(Block):

@@ -58,6 +58,8 @@ def _pool(pool: PoolPolicy) -> dict[str, Any]:
             table: {name: _number(value) for name, value in values.items()}
             for table, values in limits_to_json(pool.thresholds).items()
         }
+    if pool.storage:
+        out["storage"] = list(pool.storage)
     return out
 
 

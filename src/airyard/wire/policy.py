@@ -55,6 +55,9 @@ class PoolPart(Part):
     thresholds: Annotated[
         dict[Name, Annotated[dict[Name, Number], Field(max_length=1000)]], Field(max_length=100)
     ] = Field(default_factory=dict)
+    storage: Annotated[list[Annotated[str, Field(max_length=4096)]], Field(max_length=100)] = Field(
+        default_factory=list
+    )
 
 
 class SharePart(Part):
@@ -204,6 +207,7 @@ class PoolRulesDoc(Answer):
     epilog: NodeCommandDoc | None
     preflight: str
     thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
+    storage: list[str] = Field(default_factory=list)
 
 
 class PoolDoc(Answer):

@@ -180,6 +180,26 @@ def test_the_limits_of_a_pool_go_before_the_machines_and_void_a_certificate_of_o
         go(tmp_path, {**order(limits=hard, strict=True)})
 
 
+def test_a_folder_that_the_pool_names_is_tried_and_another_one_voids_the_certificate(
+    gpus: FakeGpus, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    go(tmp_path, order(storage=[str(shared)]))
+    kept = certificate.load(preflight.certificate_path(tmp_path, "n1"))
+    assert kept is not None
+    assert "storage.writes" in {one["check"] for one in kept.checks if one["status"] == "PASS"}
+    assert go(tmp_path, order(storage=[str(shared)])) == []
+    gone = [str(shared), str(tmp_path / "gone")]
+    assert any(
+        f"fail storage.writes: {gone[1]}: No such file" in line for line in go(tmp_path, order(storage=gone))
+    )
+    with pytest.raises(Unfit, match=r"node n1 failed storage.writes: .*gone: No such file") as refused:
+        go(tmp_path, order(storage=gone, strict=True))
+    assert refused.value.cause == "NODE"
+    assert os.listdir(shared) == []
+
+
 def test_a_child_that_is_late_is_killed_with_all_it_started(tmp_path: Path) -> None:
     child = tmp_path / "pid"
     script = f"sleep 600 & echo $! > {child}; wait"

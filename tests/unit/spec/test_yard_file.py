@@ -180,6 +180,21 @@ pools:
     assert "no limits for 'H10' in pool p" in said
 
 
+def test_folders_of_file_servers_are_whole_paths() -> None:
+    good = "pools:\n  p:\n    accelerator: CPU\n    storage: [/mnt/checkpoints, /mnt/data]\n"
+    policy = load_yard_text(good).policy
+    assert policy.pools[0].storage == ("/mnt/checkpoints", "/mnt/data")
+    assert load_yard_text(yard_text(policy)).policy == policy
+    for folder in ("mnt/checkpoints", "/mnt/../etc"):
+        bad = f"pools:\n  p:\n    accelerator: CPU\n    storage: [{folder}]\n"
+        assert [(line, path) for line, _, path in problems(bad)] == [(4, "pools.p.storage")]
+        assert f"'{folder}' of pool p is no whole path of a folder" in refused(bad).message
+    many = ", ".join(f"/mnt/{number}" for number in range(17))
+    assert (
+        "17 folders of file servers; 16 are possible" in refused(good.replace("/mnt/data", many[9:])).message
+    )
+
+
 def test_words_name_the_near_miss_the_fields_and_the_repair() -> None:
     message = refused("pools: {h100: {acelerator: GPU_8xH100}}").message
     assert 'yard.yaml:1:16  pools.h100.acelerator  unknown field; did you mean "accelerator"?' in message
