@@ -56,8 +56,9 @@ def workload(
 
 def ended(cause: Cause | None = None, *, at_ms: int = START_MS, **fields: Any) -> Exit:
     """An end; of a command that exits 0 unless a cause is given."""
-    defaults: dict[str, Any] = {"code": 0 if cause is None else 1, "signal": None, "started": True}
-    return Exit(cause=cause, message="it ended", at_ms=at_ms, **{**defaults, **fields})
+    code = 0 if cause is None else 1
+    defaults: dict[str, Any] = {"code": code, "signal": None, "started": True, "message": "it ended"}
+    return Exit(cause=cause, at_ms=at_ms, **{**defaults, **fields})
 
 
 class Yard:

@@ -11,46 +11,35 @@ variables. What is not known (no torch, a rank that never came) lets the gang go
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import select
 import socket
-import subprocess
-import tempfile
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import airyard
 from airyard.checks.contract import Thresholds
 from airyard.checks.preflight import ways
-from airyard.checks.preflight.compute import CHILD, summed
+from airyard.checks.preflight.compute import summed
 from airyard.checks.preflight.network import communication, fingerprint
 from airyard.checks.site_limits import machine_table
 from airyard.checks.thresholds import VERSION, generation_of, limits, of_pool
 from airyard.core.health.clocks import CHECK as CLOCK
 from airyard.core.health.clocks import Reading, clocks_off
 from airyard.core.health.facts import CheckStatus
+from airyard.core.health.gang_sums import CHECK, silence_in_words
 from airyard.core.health.gangs import SURE, Facts, Odd, certified, group_key, odd_ones
 from airyard.node.exit_record import boot_id, read_json, write_json_by_rename
-from airyard.node.launch import signal_group
+from airyard.node.gang_ranks import Part, Rank, RanksInterrupted
 from airyard.node.preflight import mark_of
 
 FAULT = "preflight"
-CHECK = "net.all_reduce"
-JOIN_S = 60.0
-"""In which all ranks have to come together: they import torch first."""
-SUM_S = 30.0
 STOPPED_S = 30.0
 """In which a member whose node is like most is told to stop, because an odd one refused."""
 LASTS_MS = 24 * 3_600_000
-_SIZES = {"gloo": (4096, 16 << 20), "nccl": (4096, 256 << 20)}
 _LOOK_S = 0.05
 _MOST_KEPT = 20
-_LONGEST = 300
 _MOST_CALLED = 16
 
 
@@ -62,19 +51,6 @@ class GangUnfit(Exception):
         self.cause = cause
         self.message = message
         self.fault = fault
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """How this member takes part in the sum."""
-
-    python: Path | None
-    """The environment's interpreter; None: it has none."""
-    environment: Mapping[str, str]
-    before_exec: Callable[[], None]
-    """What turns a child into the member's: cage, view, account."""
-    limits: Thresholds
-    """Of this node's GPUs."""
 
 
 class GangChecks:
@@ -125,13 +101,19 @@ class GangChecks:
         began = time.monotonic()
         address = f"tcp://{go['peers'][0]['address']}:{asked['store_port']}"
         on_gpu = all(said.get("driver") for said in facts.values()) and bool(order.get("visible_devices"))
-        rank = _Rank(
-            part=part, member=member, members=len(facts), store=address, backend="nccl" if on_gpu else "gloo"
+        rank = Rank(
+            part=part, rank=member, world=len(facts), store=address, backend="nccl" if on_gpu else "gloo"
         )
-        said = rank.run(self._should_stop)
+        try:
+            said = rank.run(self._should_stop)
+        except RanksInterrupted:
+            raise GangUnfit("CANCELLED", "the checks of the gang were interrupted") from None
+        silent = self._silent(rank, facts, member)
         if said is None:
-            self._note(f"preflight: {CHECK} says nothing: {rank.why}")
+            self._note(f"preflight: {CHECK} says nothing: {rank.why}{silent}")
             return
+        if "problem" in said:
+            said["problem"] += silent
         self._judge(said, facts, member, strict=strict, limits=part.limits)
         self._note(f"preflight: {CHECK} over {len(facts)} nodes in {time.monotonic() - began:.1f} s")
         self._certify(key)
@@ -193,7 +175,7 @@ class GangChecks:
         """Judge what the ranks came to. Raises: GangUnfit."""
         if problem := said.get("problem"):
             text = f"preflight: {CHECK}: the sum over the run's nodes did not end: {problem}"
-            raise GangUnfit("NETWORK", f"{text}; next: any node or edge may be at fault: test them in pairs")
+            raise GangUnfit("NETWORK", f"{text}; next: test the nodes in pairs")
         wrong = [int(each) for each in said.get("wrong") or ()]
         if wrong and len(wrong) < len(facts):
             # Who got another result than it should is known to all of them.
@@ -212,6 +194,14 @@ class GangChecks:
             if strict:
                 raise GangUnfit("NETWORK", f"preflight: {CHECK}: {text}; next: test the nodes in pairs")
             self._note(f"preflight: warn {CHECK}: {text}")
+
+    @staticmethod
+    def _silent(rank: Rank, facts: Mapping[int, Facts], member: int) -> str:
+        """Say who was silent when nothing went on; empty where nobody looked."""
+        if rank.look is None:
+            return ""
+        names = {each: said.get("node", str(each)) for each, said in facts.items()}
+        return f": {silence_in_words(rank.look, sorted(facts), names, teller=member)}"
 
     # --- certificates
 
@@ -233,101 +223,6 @@ class GangChecks:
             write_json_by_rename(
                 self._folder / f"gang-{key}.json", {"issued_ms": time.time_ns() // 1_000_000}
             )
-
-
-class _Rank:
-    """One rank: a child as the member's command would be, with a deadline."""
-
-    def __init__(self, *, part: Part, member: int, members: int, store: str, backend: str) -> None:
-        self._part = part
-        self._arguments = [
-            "--backend",
-            backend,
-            "--store",
-            store,
-            "--rank",
-            str(member),
-            "--world",
-            str(members),
-        ]
-        self._arguments += ["--sizes", ",".join(str(size) for size in _SIZES[backend])]
-        self._came = False
-        self.why = ""
-        """Why nothing is known."""
-
-    def run(self, should_stop: Callable[[], bool]) -> dict[str, Any] | None:
-        """Return what the sum came to; ``problem`` where it did not end after all had come together; None: unknown.
-
-        Raises: GangUnfit where the member is to end.
-        """
-        joined, told_joined = os.pipe()
-        with tempfile.TemporaryFile() as told, open(joined, "rb") as came:
-            try:
-                child = self._start(told, told_joined)
-            except (OSError, subprocess.SubprocessError) as error:
-                self.why = f"it could not be started: {error}"
-                return None
-            finally:
-                os.close(told_joined)
-            try:
-                ended = self._wait(child, came, should_stop)
-            finally:
-                if child.poll() is None:
-                    signal_group(child.pid, "SIGKILL")
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        child.wait(2.0)
-            told.seek(0)
-            return self._result(told.read(), ended=ended, code=child.returncode)
-
-    def _start(self, told: IO[bytes], joined: int) -> subprocess.Popen[bytes]:
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # the child only makes system calls before exec
-            return subprocess.Popen(
-                [str(self._part.python), str(CHILD), "group", *self._arguments, "--joined", str(joined)],
-                stdin=subprocess.DEVNULL,
-                stdout=told,
-                stderr=subprocess.STDOUT,
-                env=dict(self._part.environment),
-                cwd="/",
-                start_new_session=True,
-                pass_fds=(joined,),
-                preexec_fn=self._part.before_exec,  # noqa: PLW1509  # see above
-            )
-
-    def _wait(
-        self, child: subprocess.Popen[bytes], joined: IO[bytes], should_stop: Callable[[], bool]
-    ) -> bool:
-        """Return whether the child ended in time. The pipe has a word once all came together, else its end."""
-        until = time.monotonic() + JOIN_S
-        while child.poll() is None:
-            if should_stop():
-                raise GangUnfit("CANCELLED", "the checks of the gang were interrupted")
-            if not self._came and select.select([joined], [], [], 0)[0] and os.read(joined.fileno(), 16):
-                self._came, until = True, time.monotonic() + SUM_S
-            if time.monotonic() >= until:
-                return False
-            time.sleep(_LOOK_S)
-        self._came = self._came or bool(os.read(joined.fileno(), 16))
-        return True
-
-    def _result(self, said: bytes, *, ended: bool, code: int | None) -> dict[str, Any] | None:
-        lines = said.decode("utf-8", "replace").strip().splitlines()
-        last = lines[-1][:_LONGEST] if lines else f"exit code {code}"
-        if ended and code == 0:
-            try:
-                found: dict[str, Any] = json.loads(lines[-1])
-            except (ValueError, IndexError):
-                found = {"skipped": last}
-            if "skipped" not in found:
-                return found
-            self.why = str(found["skipped"])
-            return None
-        if self._came:
-            return {"problem": last if ended else f"it was not done {SUM_S:g} s after all had come together"}
-        self.why = last if ended else f"the ranks did not come together within {JOIN_S:g} s"
-        return None
 
 
 def others(peers: Sequence[Mapping[str, Any]], member: int) -> list[str]:

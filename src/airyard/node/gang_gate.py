@@ -81,7 +81,8 @@ class GangGate:
         """Check, and return why the command must not start; None: it may."""
         if not go.get("gang_checks"):
             return None
-        from airyard.node.gang_checks import GangUnfit, Part, limits_of
+        from airyard.node.gang_checks import GangUnfit, limits_of
+        from airyard.node.gang_ranks import Part
 
         asked = self._order.get("preflight") or {}
         python = bench.bin_folder / "python" if bench.bin_folder is not None else None

@@ -16,9 +16,10 @@ import pytest
 
 from airyard.checks.preflight import ways
 from airyard.checks.thresholds import limits, packaged
-from airyard.node import gang_checks
-from airyard.node.gang_checks import GangChecks, GangUnfit, Part, others
+from airyard.node import gang_ranks
+from airyard.node.gang_checks import GangChecks, GangUnfit, others
 from airyard.node.gang_gate import GangGate
+from airyard.node.gang_ranks import Part
 from airyard.node.machine_events import LaunchFailed
 
 ARGUMENT = 'while [ "$1" != --joined ]; do shift; done; fd=$2\n'
@@ -165,7 +166,7 @@ def test_a_wrong_sum_takes_out_the_node_that_has_it(tmp_path: Path) -> None:
 def test_a_sum_that_does_not_end_is_the_networks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
 ) -> None:
-    monkeypatch.setattr(gang_checks, "SUM_S", 0.5)
+    monkeypatch.setattr(gang_ranks, "SUM_S", 0.5)
     gang = Gang(tmp_path, 2, script)
     gang.run()
     assert any(
@@ -185,7 +186,7 @@ def test_a_sum_that_does_not_end_is_the_networks(
 def test_what_is_not_known_lets_the_gang_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
 ) -> None:
-    monkeypatch.setattr(gang_checks, "JOIN_S", 0.5)
+    monkeypatch.setattr(gang_ranks, "JOIN_S", 0.5)
     gang = Gang(tmp_path, 2, script)
     assert gang.run() == {0: None, 1: None}
     assert all(words in line for line in gang.notes)

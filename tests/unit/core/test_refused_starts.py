@@ -87,3 +87,51 @@ def test_an_exit_record_says_it_too_and_said_again_it_says_nothing_new() -> None
     assert "NodeHealthChanged" in kinds(first)
     assert yard.state.health[where].state is HealthState.DRAINING
     assert "NodeHealthChanged" not in kinds(yard.gone(f"{run_id}.0.0", "exited", gone))
+
+
+SUM = "preflight: net.all_reduce: the sum over the run's nodes did not end: it was not done 30 s after all had come "
+
+
+def gang_fails(yard: Yard, message: str, cause: Cause = Cause.NETWORK) -> int:
+    run_id = yard.submit(workload("GPU_8xH100", 3))
+    yard.place()
+    for member in range(3):
+        yard.poll(f"{run_id}.0.{member}")
+    yard.exit(f"{run_id}.0.1", cause, started=False, message=message)
+    return run_id
+
+
+def test_a_sum_that_hangs_makes_a_suspect_of_the_node_that_it_singles_out() -> None:
+    yard = Yard(*(node(name) for name in "abcd"))
+    text = "rank 2 on node {} told that it came, and got no further, unlike the others [suspect: {}]"
+    run_id = yard.submit(workload("GPU_8xH100", 3))
+    yard.place()
+    names = [member.node for member in yard.attempt(run_id).members]
+    for member in range(3):
+        yard.poll(f"{run_id}.0.{member}")
+    said = f"{SUM}together: {text.format(names[2], names[2])}; next: test the nodes in pairs"
+    yard.exit(f"{run_id}.0.1", Cause.NETWORK, started=False, message=said)
+    assert {name: health.state for name, health in yard.state.health.items()} == {
+        names[2]: HealthState.SUSPECT
+    }
+    assert yard.state.cordons == {}
+    yard.tick(1)
+    for member in (0, 2):
+        yard.exit(f"{run_id}.0.{member}", Cause.CANCELLED, started=False)
+    assert (yard.run(run_id).attempts[0].cause, yard.run(run_id).retries_spent) == (Cause.NETWORK, 0)
+
+
+def test_a_sum_that_hangs_for_all_is_a_hint_against_each_and_blames_none() -> None:
+    yard = Yard(*(node(name) for name in "abcd"))
+    run_id = gang_fails(yard, f"{SUM}together: no rank got to a first sum; next: test the nodes in pairs")
+    names = {member.node for member in yard.attempt(run_id).members}
+    assert set(yard.state.health) == names
+    assert {health.state for health in yard.state.health.values()} == {HealthState.HEALTHY}
+    assert {hit.rule for health in yard.state.health.values() for hit in health.hits} == {"fabric.gang"}
+
+
+def test_other_ends_say_nothing_of_the_gangs_nodes() -> None:
+    yard = Yard(*(node(name) for name in "abcd"))
+    gang_fails(yard, f"{SUM}together", cause=Cause.USER_CODE)
+    gang_fails(yard, "member 0 on ma cannot reach member 1 on mb")
+    assert yard.state.health == {}

@@ -7,7 +7,9 @@ alone, because the environment whose Python runs it has no Airyard. ``group`` ru
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
+import datetime
 import functools
 import hashlib
 import importlib
@@ -17,9 +19,11 @@ import signal
 import sys
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable
 from typing import Any
 
+_BEGAN_S = time.monotonic()
 _MIB = 1 << 20
 _DIE_WITH_PARENT = 1
 _FAST_SIZES = (256 * _MIB,)
@@ -223,40 +227,171 @@ def group(torch: Any, options: argparse.Namespace) -> dict[str, Any]:
         index = int(os.environ.get("LOCAL_RANK", options.rank % torch.cuda.device_count()))
         torch.cuda.set_device(index)
         device = f"cuda:{index}"
+    phases = _Phases(dist, options)
     dist.init_process_group(
-        options.backend, init_method=options.store, rank=options.rank, world_size=options.world
+        options.backend, rank=options.rank, world_size=options.world, **phases.meeting_place()
     )
     if options.joined >= 0:
         os.write(options.joined, b"joined\n")
+    phases.joined()
     sizes = [int(size) for size in options.sizes.split(",")] if options.sizes else None
     gb_s, wrong = {}, 0
     for size in sizes or (_FULL_SIZES if options.full else _FAST_SIZES):
-        right, speed = _sum(torch, dist, device, size, options)
+        right, speed = _sum(torch, dist, device, size, options, phases)
         gb_s[str(size)] = speed
         wrong += not right
     verdicts = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(options.world)]
     dist.all_gather(verdicts, torch.tensor([wrong], dtype=torch.int64, device=device))
+    phases.leave()
     dist.destroy_process_group()
     return {"wrong": [rank for rank, each in enumerate(verdicts) if int(each.item())], "gb_s": gb_s}
 
 
-def _sum(torch: Any, dist: Any, device: str, size: int, options: argparse.Namespace) -> tuple[bool, float]:
+class _Phases:
+    """Where this rank stands, told to the others in the store of rank 0, again and again while its process lives.
+
+    A thread tells it, because the one that sums may wait for ever, and looks where all stand when nothing goes on in
+    time: twice, so that it is seen who still tells, and whether anybody goes on. That is a line of the output, and
+    the process stays, for others still look.
+    """
+
+    _BEAT_S, _BETWEEN_S, _ANSWERS_S = 0.5, 3.0, 2.0
+
+    def __init__(self, dist: Any, options: argparse.Namespace) -> None:
+        self._dist, self._options = dist, options
+        self._lock = threading.Lock()
+        self._phase, self._sums, self._joined_s = "came", 0, 0.0
+        self._is_up = threading.Event()
+        place = urllib.parse.urlsplit(options.store)
+        self._address = (place.hostname, place.port) if place.scheme == "tcp" and place.port else None
+        if self._address is None:
+            return
+        if options.join_s > 0:
+            threading.Thread(target=self._watch, daemon=True).start()
+        self._store = self._connect(options.join_s or 300.0, serves=options.rank == 0)
+        if options.rank == 0:
+            for rank in range(options.world):
+                self._store.set(f"phase/{rank}", "")
+        self._is_up.set()
+
+    def _connect(self, timeout_s: float, *, serves: bool = False) -> Any:
+        timeout = datetime.timedelta(seconds=timeout_s)
+        world = self._options.world
+        host, port = self._address or ("", 0)
+        return self._dist.TCPStore(host, port, world, serves, timeout=timeout, wait_for_workers=False)
+
+    def meeting_place(self) -> dict[str, Any]:
+        """Return how the ranks meet, for ``init_process_group``."""
+        return {"init_method": self._options.store} if self._address is None else {"store": self._store}
+
+    def joined(self) -> None:
+        self._joined_s = time.monotonic()
+        self._phase = "joined"
+
+    def summed(self) -> None:
+        self._sums += 1
+        self._phase = f"summed {self._sums}"
+
+    def leave(self) -> None:
+        """Tell that this rank is through. Rank 0 waits for the others: with it the store goes, and what it knows."""
+        options = self._options
+        with self._lock, contextlib.suppress(Exception):  # rank 0 is gone: then nobody looks any more
+            self._phase = "done"
+            if self._address is not None:
+                self._store.set(f"phase/{options.rank}", "done|0")
+        if options.rank or options.join_s <= 0 or self._address is None:
+            return
+        until = self._joined_s + options.sum_s + self._BETWEEN_S + 1.5 * self._ANSWERS_S
+        with contextlib.suppress(Exception):
+            while time.monotonic() < until:
+                if all(told.startswith("done") for told in self._read(self._store)):
+                    return
+                time.sleep(0.05)
+
+    def _watch(self) -> None:
+        options, store, beats = self._options, None, 0
+        until = _BEGAN_S + options.join_s  # importing torch is part of it
+        has_joined = has_told = False
+        before: list[str] | None = None
+        while True:
+            time.sleep(self._BEAT_S)
+            beats += 1
+            with self._lock:
+                if self._phase == "done":
+                    return
+                try:
+                    if self._is_up.is_set():
+                        store = store or self._connect(self._ANSWERS_S)
+                        store.set(f"phase/{options.rank}", f"{self._phase}|{beats}")
+                except Exception:
+                    store = None
+            if self._joined_s and not has_joined:
+                has_joined, until = True, self._joined_s + options.sum_s
+            if has_told or time.monotonic() < until:
+                continue
+            now = self._look()
+            if now is not None and before is None:
+                before, until = now, time.monotonic() + self._BETWEEN_S
+                continue
+            has_told = True
+            sys.stdout.write(json.dumps(_compared(before, now)) + "\n")
+            sys.stdout.flush()
+
+    def _look(self) -> list[str] | None:
+        """Return what each rank told last; None where the store does not answer.
+
+        On a thread and a connection of their own: some versions of torch wait for ever for one that stands still.
+        """
+        found: list[list[str]] = []
+
+        def read() -> None:
+            with contextlib.suppress(Exception):
+                found.append(self._read(self._connect(self._ANSWERS_S)))
+
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        thread.join(self._ANSWERS_S)
+        return found[0] if found else None
+
+    def _read(self, store: Any) -> list[str]:
+        keys = [f"phase/{rank}" for rank in range(self._options.world)]
+        return [told.decode() for told in store.multi_get(keys)]
+
+
+def _compared(before: list[str] | None, now: list[str] | None) -> dict[str, Any]:
+    """Return where each rank stands, which of them do not tell any more, and whether any of them went on."""
+    if before is None or now is None:
+        return {"stuck": None}
+    phases = [told.partition("|")[0] for told in now]
+    quiet = [
+        rank for rank, told in enumerate(now) if told == before[rank] and phases[rank] not in ("", "done")
+    ]
+    moved = phases != [told.partition("|")[0] for told in before]
+    return {"stuck": phases, "quiet": quiet, "moved": moved}
+
+
+def _sum(
+    torch: Any, dist: Any, device: str, size: int, options: argparse.Namespace, phases: _Phases
+) -> tuple[bool, float]:
     count, world = max(1, size // 4), options.world
     # Whole numbers below 2^24 are exact in float32, whatever the order of the sum.
     mine = torch.full((count,), float(options.rank + 1), device=device)
     dist.all_reduce(mine)
     right = bool((mine == float(world * (world + 1) // 2)).all().item())
+    phases.summed()
     times, synchronise = (20, torch.cuda.synchronize) if device != "cpu" else (3, lambda: None)
     data = torch.ones(count, device=device)
     for _ in range(2):
         dist.all_reduce(data)
         data.fill_(1.0)
     synchronise()
+    phases.summed()
     began = time.monotonic()
     for _ in range(times):
         dist.all_reduce(data)
     synchronise()
     took_s = (time.monotonic() - began) / times
+    phases.summed()
     return right, 2 * (world - 1) / world * count * 4 / max(took_s, 1e-9) / 1e9
 
 
@@ -284,6 +419,8 @@ def main() -> int:
     parser.add_argument(
         "--joined", type=int, default=-1, help="a descriptor to write to once all ranks have come together"
     )
+    parser.add_argument("--join-s", type=float, default=0.0, help="0: nobody looks where ranks stand")
+    parser.add_argument("--sum-s", type=float, default=30.0)
     options = parser.parse_args()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)  # it is in a session of its own

@@ -1,6 +1,7 @@
-"""Adds to a decision what a failed preflight says of its node: evidence for the node's state machine, no bare cordon.
+"""Adds to a decision what a failed preflight says of its nodes: evidence for their state machine, no bare cordon.
 
-Owns: which ends of members are such refusals, on which device. Must not know: how evidence weighs, what was checked.
+Owns: which ends of members are such refusals, on which device; which are failed sums over a gang.
+Must not know: how evidence weighs, what was checked.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from airyard.core.decide import ailing
 from airyard.core.decide.decision import Decision, Scratch
 from airyard.core.decide.members import PREFLIGHT
 from airyard.core.events import MemberExited
+from airyard.core.health import gang_sums
 from airyard.core.health.check_events import refused_start
 from airyard.core.health.facts import HealthEvent
 from airyard.core.ids import MemberKey
@@ -22,8 +24,10 @@ def with_refusals(state: ClusterState, decision: Decision, now_ms: int) -> Decis
 
     Judged after the members' ends: the attempt has its cause by then, and no drain takes its place.
     """
-    found = [one for one in decision.events if isinstance(one, MemberExited) and one.exit.fault == PREFLIGHT]
+    ends = [one for one in decision.events if isinstance(one, MemberExited)]
+    found = [one for one in ends if one.exit.fault == PREFLIGHT]
     reports = [event for exited in found if (event := _event(state, exited, now_ms)) is not None]
+    reports += [event for one in ends for event in _of_gang(state, one, now_ms)]
     if not reports:
         return decision
     scratch = Scratch(state=state.copy(), now_ms=now_ms, events=[], actions=[])
@@ -50,3 +54,21 @@ def _event(state: ClusterState, exited: MemberExited, now_ms: int) -> HealthEven
         device=only,
         on_device=on_device,
     )
+
+
+def _of_gang(state: ClusterState, exited: MemberExited, now_ms: int) -> tuple[HealthEvent, ...]:
+    """Return what a sum over the member's gang that did not end says of the gang's nodes."""
+    exit_ = exited.exit
+    if (
+        exit_.started
+        or exit_.fault
+        or exit_.cause is not Cause.NETWORK
+        or not gang_sums.is_about(exit_.message)
+    ):
+        return ()
+    known = state.member(MemberKey(exited.run_id, exited.attempt, exited.member))
+    if known is None:
+        return ()
+    attempt = known[1]
+    nodes = {member.node: member.machine for member in attempt.members if member.node in state.nodes}
+    return gang_sums.events_of(exit_.message, attempt=str(attempt.key), nodes=nodes, at_ms=now_ms)

@@ -1,0 +1,108 @@
+"""Who is named when a sum over a gang does not end: the rank that stands out, both ends of a silent way, or nobody."""
+
+from __future__ import annotations
+
+import pytest
+
+from airyard.core.health.blame import CORDON_FROM, SUSPECT_FROM, hit_of, score
+from airyard.core.health.gang_sums import Look, events_of, silence_in_words
+
+NAMES = {0: "a", 1: "b", 2: "c"}
+MACHINES = {"a": "ma", "b": "mb", "c": "mc"}
+HEAD = "preflight: net.all_reduce: the sum over the run's nodes did not end: "
+
+
+def words(
+    *phases: str, quiet: tuple[int, ...] = (), moved: bool = False, owners: tuple[int, ...] = ()
+) -> str:
+    look = Look(phases=phases, quiet=frozenset(quiet), moved=moved)
+    return silence_in_words(look, owners or tuple(range(len(phases))), NAMES, teller=1)
+
+
+def suspects(text: str, nodes: dict[str, str] | None = None) -> dict[str, float]:
+    message = f"{HEAD}{text}; next: test the nodes in pairs"
+    found = events_of(message, attempt="7.0", nodes=nodes if nodes is not None else MACHINES, at_ms=5)
+    assert all(event.machine == MACHINES[event.node] for event in found)
+    return {event.node: score([hit_of(event)]) for event in found}
+
+
+@pytest.mark.parametrize(
+    ("phases", "rank", "told"),
+    [
+        (("joined", "came", "joined"), "1 on node b", "that it came"),
+        (("summed 1", "summed 1", "joined"), "2 on node c", "that it joined the others"),
+        (("summed 2", "summed 11", "summed 11"), "0 on node a", "of a first sum"),
+        (("done", "done", "summed 9"), "2 on node c", "of a first sum"),
+    ],
+)
+def test_a_rank_that_came_less_far_singles_its_node_out(
+    phases: tuple[str, ...], rank: str, told: str
+) -> None:
+    text = words(*phases)
+    assert f"rank {rank} told {told}, and got no further" in text
+    (blamed,) = suspects(text).values()
+    assert SUSPECT_FROM <= blamed < CORDON_FROM, "a suspect; it is never taken out by this alone"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        words("joined", "joined", "joined"),
+        words("summed 2", "summed 2", "summed 2"),
+        words("joined", "came", "came"),
+        words("joined", "summed 1", "came", moved=True),
+        "connection reset by peer",
+    ],
+)
+def test_where_nobody_stands_out_all_have_a_hint_against_them_and_none_is_a_suspect(text: str) -> None:
+    assert "[suspect" not in text
+    found = suspects(text)
+    assert set(found) == {"a", "b", "c"}
+    assert all(0 < each < SUSPECT_FROM for each in found.values())
+
+
+def test_who_tells_nothing_more_may_be_cut_off_from_where_all_meet() -> None:
+    text = words("joined", "joined", "joined", quiet=(2,))
+    assert "rank 2 on node c told that it joined the others, and then nothing more" in text
+    found = suspects(text)
+    assert set(found) == {"a", "c"}
+    assert all(0 < each < SUSPECT_FROM for each in found.values())
+    # It goes before how far somebody came: who is silent cannot tell of its sums.
+    assert set(suspects(words("summed 1", "joined", "joined", quiet=(2,)))) == {"a", "c"}
+
+
+def test_who_never_told_anything_may_not_reach_the_meeting_place() -> None:
+    assert set(suspects(words("came", "", "came"))) == {"a", "b"}
+
+
+def test_the_meeting_place_is_as_likely_as_who_asked_it() -> None:
+    text = silence_in_words(Look(phases=None), (0, 1, 2), NAMES, teller=1)
+    assert "node a, where the ranks meet, does not answer node b" in text
+    assert set(suspects(text)) == {"a", "b"}
+
+
+def test_of_two_nodes_the_one_behind_is_named() -> None:
+    assert list(suspects(words("summed 1", "joined"), {"a": "ma", "b": "mb"})) == ["b"]
+
+
+def test_many_ranks_of_one_node_are_one_node() -> None:
+    text = words(*["summed 1"] * 4, *["joined"] * 4, owners=(0, 0, 0, 0, 1, 1, 1, 1))
+    assert "rank 4 on node b, 5 on node b, 6 on node b, 7 on node b told" in text
+    assert text.endswith("[suspect: b]")
+    one_gpu = words("summed 1", "summed 1", "summed 1", "joined", owners=(0, 0, 1, 1))
+    assert "rank 3 on node b told" in one_gpu
+
+
+def test_only_nodes_of_the_gang_and_only_what_stands_before_the_next_step_is_read() -> None:
+    assert set(suspects("it hung [suspect: stranger]")) == {"a", "b", "c"}
+    assert set(suspects("it hung; next: look [suspect: a]")) == {"a", "b", "c"}
+    assert suspects("it hung [suspect: a b]") == suspects("it hung [suspects: a b]")
+    assert events_of(f"{HEAD}it hung", attempt="7.0", nodes={"a": "ma"}, at_ms=5) == ()
+
+
+def test_the_edges_that_it_may_be_are_told() -> None:
+    (first, *_) = events_of(f"{HEAD}it hung", attempt="7.0", nodes=MACHINES, at_ms=5)
+    assert first.evidence[1] == "edges that it may be: a - b, a - c, b - c"
+    many = {f"n{number:02}": "m" for number in range(40)}
+    (first, *_) = events_of(f"{HEAD}it hung", attempt="7.0", nodes=many, at_ms=5)
+    assert first.evidence[1].endswith(" and 774 more")
