@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from airyard.core.cluster import Node
+from airyard.core.health import gang_sums
 from airyard.core.health.idle import SLICE_MS, IdleNode
 from airyard.core.health.idle_records import NodeTests
 from airyard.core.health.states import WORKING, HealthState, NodeHealth
@@ -114,7 +115,22 @@ def _facts(
         tried_ms=tried_ms,
         deep_tried_ms=deep_tried_ms,
         paired_tried_ms=tests.fabric.at_ms if tests.fabric is not None else None,
+        doubted=health is not None and gang_sums.is_doubted(health.hits, _paired_from_ms(tests)),
     )
+
+
+def _paired_from_ms(tests: NodeTests) -> int:
+    return tests.fabric.at_ms - tests.fabric.took_ms if tests.fabric is not None else 0
+
+
+def edges_in_doubt(state: ClusterState, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return the edges between some nodes that sums over gangs speak against, as far as no pair test was since."""
+    hits = {}
+    for name in names:
+        health, tests = state.health.get(name), state.tests.get(name) or NodeTests()
+        if health is not None and gang_sums.is_doubted(health.hits, _paired_from_ms(tests)):
+            hits[name] = health.hits
+    return gang_sums.edges_in_doubt(hits)
 
 
 def in_the_way(state: ClusterState, names: Iterable[str], began_ms: int) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import structlog
 
 from airyard.app.control import Control
-from airyard.app.idling import idle_nodes, in_the_way, leaves, promised
+from airyard.app.idling import edges_in_doubt, idle_nodes, in_the_way, leaves, promised
 from airyard.core.cluster import Node
 from airyard.core.commands import Command, SweepDone
 from airyard.core.errors import AiryardError, Unavailable
@@ -291,13 +291,15 @@ class IdleRounds:
     def _run_sweep(self, sweep: Sweep, stop: threading.Event) -> SweepNote | None:
         assert self._sweeper is not None
 
-        def look(control: Control) -> tuple[PoolSweeps, Mapping[str, str], bool]:
+        def look(
+            control: Control,
+        ) -> tuple[PoolSweeps, Mapping[str, str], bool, tuple[tuple[str, str], ...]]:
             state = control.state
             known = state.sweeps.get(sweep.pool, PoolSweeps())
             has_gpus = all(name in state.nodes and state.nodes[name].model for name in sweep.nodes)
-            return known, leaves(state, sweep.pool), has_gpus
+            return known, leaves(state, sweep.pool), has_gpus, edges_in_doubt(state, sweep.nodes)
 
-        known, leaf_of, has_gpus = self._read(look)
+        known, leaf_of, has_gpus, doubted_edges = self._read(look)
         asked = SweepAsk(
             sweep=Sweep(pool=sweep.pool, nodes=sweep.nodes, at_once=min(sweep.at_once, MOST_AT_ONCE)),
             number=known.number,
@@ -306,6 +308,7 @@ class IdleRounds:
             compare=has_gpus,
             least=self._settings.rules.sweep_from,
             standing=tuple(one.fault for one in known.standing),
+            doubted_edges=doubted_edges,
         )
         return self._sweeper.run(asked, stop.is_set)
 

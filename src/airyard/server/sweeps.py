@@ -63,6 +63,8 @@ class SweepAsk:
     """A sweep of which fewer nodes are left is broken off: it says nothing."""
     standing: tuple[FabricFault, ...] = ()
     """What earlier sweeps found between nodes, and none found well since."""
+    doubted_edges: tuple[tuple[str, str], ...] = ()
+    """What sums over gangs speak against."""
 
 
 class Sweeper:
@@ -85,6 +87,7 @@ class Sweeper:
             floor_gb_s=asked.floor_gb_s,
             compare=asked.compare,
             see=edges_to_see(asked.standing, sweep.nodes),
+            doubted_edges=asked.doubted_edges,
         )
         count = 0
         with ThreadPoolExecutor(max(sweep.at_once // 2, 1), thread_name_prefix="pair") as pool:

@@ -8,11 +8,12 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airyard.app.idling import SOON_MS, idle_nodes, in_the_way, leaves, promised
+from airyard.app.idling import SOON_MS, edges_in_doubt, idle_nodes, in_the_way, leaves, promised
 from airyard.core import commands as c
 from airyard.core.health.facts import CheckStatus, Component, HealthEvent, Severity, Source
+from airyard.core.health.gang_sums import events_of
 from airyard.core.health.idle import IdleNode, IdleRules, IdleTest, Ongoing, due, plan
-from airyard.core.health.idle_records import TestNote
+from airyard.core.health.idle_records import SweepNote, TestNote
 from airyard.core.policy import Reservation
 from airyard.core.scheduling.plan import Hold, Plan
 from core_yard import START_MS, Yard, node, workload
@@ -101,6 +102,32 @@ def test_signals_and_starts_since_the_last_test_and_a_suspicion_make_tests_due()
     assert due(look(made, "a"), made.now_ms) is None
     made.hello("a", boot="b2")
     assert look(made, "a").changed
+
+
+def test_a_gang_that_failed_puts_its_nodes_and_edges_in_doubt_until_they_are_tested_in_pairs() -> None:
+    made = Yard(*(node(name) for name in "abcd"))
+    said = "preflight: net.all_reduce: the sum over the run's nodes did not end"
+    events = events_of(said, attempt="1.0", nodes={"a": "a", "b": "b"}, at_ms=made.now_ms)
+    made.do(c.HealthReported(events=events))
+    assert [look(made, name).doubted for name in "abc"] == [True, True, False]
+    assert edges_in_doubt(made.state, "abcd") == (("a", "b"),)
+    assert edges_in_doubt(made.state, "acd") == ()
+    made.later(60)
+    early = SweepNote(number=0, at_ms=made.now_ms, tests=9, took_ms=90_000, certified=("a", "b", "c", "d"))
+    made.do(c.SweepDone(pool="GPU_8xH100", sweep=early))
+    assert look(made, "a").doubted, "that sweep had begun before"
+    assert len(made.state.health["a"].hits) == 1
+    note = replace(early, number=1, took_ms=1000, certified=("a", "c", "d"), unknown=("b",))
+    made.do(c.SweepDone(pool="GPU_8xH100", sweep=note))
+    assert made.state.health["a"].hits == ()
+    assert [len(made.state.health["b"].hits), look(made, "b").doubted] == [1, False]
+    # Said again it is settled; another gang's failure is not.
+    made.do(c.HealthReported(events=events))
+    assert not look(made, "a").doubted
+    made.later(60)
+    again = events_of(said, attempt="2.0", nodes={"a": "a", "c": "c"}, at_ms=made.now_ms)
+    made.do(c.HealthReported(events=again))
+    assert edges_in_doubt(made.state, "abcd") == (("a", "c"),)
 
 
 def test_slots_of_cpus_are_left_alone_unless_asked_for() -> None:

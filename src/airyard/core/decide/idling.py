@@ -11,7 +11,7 @@ from airyard.core.commands import HealthReported, IdleTestDone, SweepDone
 from airyard.core.decide import ailing
 from airyard.core.decide.decision import Decision, Scratch
 from airyard.core.events import FabricTested, IdleTested
-from airyard.core.health import machine
+from airyard.core.health import gang_sums, machine
 from airyard.core.health.fabric_faults import taken_in
 from airyard.core.health.facts import CheckStatus, Retest
 from airyard.core.health.idle import IdleTest
@@ -58,7 +58,18 @@ def swept(state: ClusterState, command: SweepDone, now_ms: int) -> Decision:
         health, tests = scratch.state.health.get(name), scratch.state.tests.get(name)
         if health is not None and tests is not None and (tests.deep_ms or 0) >= health.since_ms:
             _clear(scratch, name, Retest.T4, began_ms, "it passed its deep and its pair tests while idle")
+        _settle_gangs(scratch, name, began_ms)
     return Decision(events=tuple(scratch.events), actions=tuple(scratch.actions))
+
+
+def _settle_gangs(scratch: Scratch, name: str, began_ms: int) -> None:
+    """Put away what sums over gangs hinted of a node that is no suspect: it passed in pairs since."""
+    health = scratch.state.health.get(name)
+    if health is None or health.state is not HealthState.HEALTHY:
+        return
+    after = machine.without(health, gang_sums.RULE, began_ms)
+    if after is not health:
+        ailing.note(scratch, name, after, "it passed its pair tests while idle", BY)
 
 
 def _clear(scratch: Scratch, name: str, passed: Retest, began_ms: int, why: str) -> None:

@@ -11,11 +11,12 @@ any node or edge may be it. None of this is ever confirmed: the sum is run by th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 
 from airyard.core.health.facts import Component, HealthEvent, Retest, Severity, Source
+from airyard.core.health.states import Hit
 
 CHECK = "net.all_reduce"
 RULE = "fabric.gang"
@@ -31,6 +32,8 @@ _TOLD = (
 )
 _FURTHER = ("to the meeting", "to join the others", "to a first sum", "to the last sum", "to leave")
 _NAMED, _EDGES = 4, 6
+EDGES_SEEN = 32
+"""So many doubted edges of a sweep are looked at by themselves; its rounds meet others by chance."""
 _ABOUT = f"preflight: {CHECK}: "
 _SAID = re.compile(rf"^{re.escape(_ABOUT)}(?:(?!; next: ).)*? \[(suspects?): ([^\]]*)\]", re.DOTALL)
 _EVENT = "gang/"
@@ -110,6 +113,27 @@ def events_of(message: str, *, attempt: str, nodes: Mapping[str, str], at_ms: in
         )
         for name in among
     )
+
+
+def is_doubted(hits: Iterable[Hit], tested_ms: int) -> bool:
+    """True for a node that was in such a gang and was not tested in pairs since; ``tested_ms``: when that began."""
+    return any(hit.rule == RULE and hit.at_ms > tested_ms for hit in hits)
+
+
+def edges_in_doubt(hits: Mapping[str, Iterable[Hit]]) -> tuple[tuple[str, str], ...]:
+    """Return the edges between nodes that the same gang speaks against, those of the smallest gangs first.
+
+    ``hits``: of the nodes that may be tested now.
+    """
+    gangs: dict[str, set[str]] = {}
+    for node, each in hits.items():
+        for hit in each:
+            if hit.rule == RULE and hit.event_id.startswith(_EVENT):
+                gangs.setdefault(hit.event_id.removesuffix(f"/{node}"), set()).add(node)
+    found: dict[tuple[str, str], None] = {}
+    for _, nodes in sorted(gangs.items(), key=lambda item: (len(item[1]), item[0])):
+        found.update(dict.fromkeys(islice(combinations(sorted(nodes), 2), EDGES_SEEN)))
+    return tuple(islice(found, EDGES_SEEN))
 
 
 def _progress(phase: str) -> tuple[int, int]:

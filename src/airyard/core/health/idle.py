@@ -90,6 +90,8 @@ class IdleNode:
     """When a test of it ended last, whatever came of it. What could not be told is not asked for again at once."""
     deep_tried_ms: int | None = None
     paired_tried_ms: int | None = None
+    doubted: bool = False
+    """A sum over a gang that it was in failed, and it was not tested in pairs since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,14 +206,30 @@ def _endings(
 
 
 def _sweep(free: Sequence[IdleNode], at_once: int, now_ms: int, rules: IdleRules) -> Sweep | None:
-    """Return the pool of which most idle nodes have not been paired for a day; None where there are too few."""
-    pools: dict[tuple[str, str], list[str]] = {}
+    """Return the pool of which most idle nodes have not been paired for a day; None where there are too few.
+
+    One with doubted nodes goes first, and does not wait for its day: these, and as many others to compare them with.
+    """
+    pools: dict[tuple[str, str], list[IdleNode]] = {}
     for node in free:
-        stale = _is_over(node.paired_ms, rules.sweep_every_ms, now_ms)
-        again_ms = min(rules.light_every_ms, rules.sweep_every_ms)
-        if stale and _is_over(node.paired_tried_ms, again_ms, now_ms):
-            pools.setdefault((node.pool, node.like), []).append(node.name)
-    most = min(pools, key=lambda pool: (-len(pools[pool]), pool), default=("", ""))
-    if len(pools.get(most, ())) < rules.sweep_from:
+        pools.setdefault((node.pool, node.like), []).append(node)
+    for key, nodes in sorted(pools.items()):
+        doubted = sum(node.doubted for node in nodes)
+        if doubted and len(nodes) >= rules.sweep_from:
+            count = min(max(2 * doubted, rules.sweep_from), SWEEP_MOST)
+            first = sorted(nodes, key=lambda node: not node.doubted)[:count]
+            return Sweep(pool=key[0], nodes=tuple(sorted(node.name for node in first)), at_once=at_once)
+    again_ms = min(rules.light_every_ms, rules.sweep_every_ms)
+    stale = {
+        key: [
+            node.name
+            for node in nodes
+            if _is_over(node.paired_ms, rules.sweep_every_ms, now_ms)
+            and _is_over(node.paired_tried_ms, again_ms, now_ms)
+        ]
+        for key, nodes in pools.items()
+    }
+    most = min(stale, key=lambda pool: (-len(stale[pool]), pool), default=("", ""))
+    if len(stale.get(most, ())) < rules.sweep_from:
         return None
-    return Sweep(pool=most[0], nodes=tuple(sorted(pools[most][:SWEEP_MOST])), at_once=at_once)
+    return Sweep(pool=most[0], nodes=tuple(sorted(stale[most][:SWEEP_MOST])), at_once=at_once)

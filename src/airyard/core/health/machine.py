@@ -202,6 +202,16 @@ def _settled(health: NodeHealth, now_ms: int) -> NodeHealth:
     return replace(health, hits=(), score=0.0, known=known, cured_ms=now_ms, clean=0, waits_for="")
 
 
+def without(health: NodeHealth, rule: str, before_ms: int) -> NodeHealth:
+    """Return the record with the evidence of one rule put away that a test since has settled; else the same object."""
+    gone = [hit for hit in health.hits if hit.rule == rule and hit.at_ms <= before_ms]
+    if not gone:
+        return health
+    kept = tuple(hit for hit in health.hits if hit not in gone)
+    known = (*health.known, *(hit.event_id for hit in gone))[-KNOWN:]
+    return replace(health, hits=kept, score=score(kept), known=known)
+
+
 def aged(health: NodeHealth, now_ms: int) -> NodeHealth:
     """Return what time alone makes of a record: suspicion and probation end, what does not answer is given up."""
     late_ms = now_ms - health.since_ms

@@ -7,6 +7,7 @@ Whatever was stopped says nothing; a sweep that is broken off as a whole has no 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -57,12 +58,13 @@ def steps(
     compare: bool = True,
     voting: Voting = CERTIFY,
     see: Sequence[tuple[str, str]] = (),
+    doubted_edges: Sequence[tuple[str, str]] = (),
 ) -> Steps:
     """Test nodes in rounds, then those that failed again, against certified nodes; ``number`` chooses who meets whom.
 
     ``at_once``: so many nodes are under test at a time. Without ``compare`` speed counts only by the floor. A bad node
     is always confirmed by the second pass. ``see``: edges that were bad before; each is tested both ways, unless
-    one of its nodes is not well itself.
+    one of its nodes is not well itself. ``doubted_edges``: the same for those that something else speaks against.
     """
     leaves = leaf_of or {}
     rounds: list[list[Measured]] = []
@@ -79,7 +81,10 @@ def steps(
     reference = _of_certified(rounds, first)
     again: list[PairResult] = []
     seen = tuple(edge for edge in see if set(edge) <= set(first.certified))
-    looks = (*once_more(seen), *(Pair(a=a, b=b) for a, b in seen))
+    unsure = tuple(edge for edge in doubted_edges if set(edge) <= set(first.certified) and edge not in seen)
+    looks = tuple(
+        pair for each in (seen, unsure) for pair in (*once_more(each), *(Pair(a=a, b=b) for a, b in each))
+    )
     wanted = (*second_pass(doubted.suspects, first.certified, number), *once_more(first.edges), *looks)
     for meeting in disjoint(wanted):
         for wave in waves(meeting, leaves):
@@ -87,16 +92,24 @@ def steps(
                 read = list((yield few))
                 # By what well nodes had in the rounds: among a few bad ones the median would be theirs.
                 again.extend(judge((*reference, *read))[len(reference) :])
-    verdict = _with_seen(concluded(doubted, tests, again, voting=voting), seen, again)
+    verdict = _with_seen(concluded(doubted, tests, again, voting=voting), seen, unsure, again)
     # Where nobody passed it is no matter of single nodes.
     doubtful = set(doubted.suspects).intersection(verdict.unknown) if verdict.certified else set()
     return Swept(verdict=verdict, tests=(*tests, *again), doubtful=tuple(sorted(doubtful)))
 
 
-def _with_seen(verdict: Verdict, seen: Sequence[tuple[str, str]], again: Sequence[PairResult]) -> Verdict:
-    """Add the edges that were bad before and failed again; once is enough for them."""
-    failed = {test.pair.edge for test in again if test.outcome is Outcome.FAIL}
-    edges = {*verdict.edges, *(edge for edge in seen if edge in failed)}
+def _with_seen(
+    verdict: Verdict,
+    seen: Sequence[tuple[str, str]],
+    unsure: Sequence[tuple[str, str]],
+    again: Sequence[PairResult],
+) -> Verdict:
+    """Add the edges that were bad before and failed again, for which once is enough, and doubted ones by two failures.
+
+    One of a test's own errors would else be an edge: doubted are many, as a rule all of a gang's.
+    """
+    failed = Counter(test.pair.edge for test in again if test.outcome is Outcome.FAIL)
+    edges = {*verdict.edges, *(e for e in seen if failed[e]), *(e for e in unsure if failed[e] > 1)}
     return replace(verdict, edges=tuple(sorted(edges)))
 
 

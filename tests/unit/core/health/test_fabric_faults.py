@@ -93,13 +93,20 @@ def test_a_leaf_is_well_when_half_of_its_nodes_are_and_a_rail_when_its_tests_pas
     assert found_well((RAIL,), [result("n0", "n1", Outcome.PASS)] * 4, verdict, {}) == ()
 
 
-def sweep(number: int, bad: bool, see: Sequence[FabricFault], ill: str = "") -> Swept:
-    """Play a sweep of eight nodes in which one edge, or one node, may be slow."""
-    made = steps(NODES, number, see=edges_to_see(see, NODES))
+def sweep(
+    number: int,
+    bad: bool,
+    see: Sequence[FabricFault],
+    ill: str = "",
+    doubted: Sequence[tuple[str, str]] = (),
+    ways: Sequence[tuple[str, str]] = (("n0", "n1"), ("n1", "n0")),
+) -> Swept:
+    """Play a sweep of eight nodes in which one edge, in some of its ways, or one node may be slow."""
+    made = steps(NODES, number, see=edges_to_see(see, NODES), doubted_edges=doubted)
     try:
         wave = next(made)
         while True:
-            slow = [(bad and pair.edge == ("n0", "n1")) or ill in pair.edge for pair in wave]
+            slow = [(bad and (pair.a, pair.b) in ways) or ill in pair.edge for pair in wave]
             wave = made.send(
                 [
                     Measured(pair=pair, busbw_gb_s=20.0 if one else 100.0, latency_p95_us=9.0)
@@ -120,6 +127,19 @@ def test_an_edge_that_stands_is_looked_at_in_every_sweep_whoever_its_rounds_meet
     # Without it some sweeps do not meet the edge at all, and say nothing of it.
     blind = [sweep(number, False, []) for number in range(7)]
     assert () in [found_well([EDGE], one.tests, one.verdict, {}) for one in blind]
+
+
+def test_a_doubted_edge_is_looked_at_both_ways_and_bad_when_both_fail() -> None:
+    doubted = [("n0", "n1"), ("n2", "n3")]
+    for number in range(7):
+        assert sweep(number, True, [], doubted=doubted).verdict.edges == (("n0", "n1"),)
+        assert sweep(number, False, [], doubted=doubted).verdict.edges == ()
+    once = [
+        sweep(number, True, [], doubted=doubted, ways=[("n0", "n1")]).verdict.edges for number in range(7)
+    ]
+    blind = [sweep(number, True, []).verdict.edges for number in range(7)]
+    assert () in once, "a single failure is as likely an error of the test"
+    assert () in blind
 
 
 def test_an_edge_of_a_bad_node_is_neither_bad_nor_well() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airyard.core.health.blame import CORDON_FROM, SUSPECT_FROM, hit_of, score
-from airyard.core.health.gang_sums import Look, events_of, silence_in_words
+from airyard.core.health.gang_sums import EDGES_SEEN, Look, edges_in_doubt, events_of, silence_in_words
+from airyard.core.health.states import Hit
 
 NAMES = {0: "a", 1: "b", 2: "c"}
 MACHINES = {"a": "ma", "b": "mb", "c": "mc"}
@@ -106,3 +107,17 @@ def test_the_edges_that_it_may_be_are_told() -> None:
     many = {f"n{number:02}": "m" for number in range(40)}
     (first, *_) = events_of(f"{HEAD}it hung", attempt="7.0", nodes=many, at_ms=5)
     assert first.evidence[1].endswith(" and 774 more")
+
+
+def hits_of(attempt: str, *names: str) -> dict[str, tuple[Hit, ...]]:
+    nodes = dict.fromkeys(names, "m")
+    found = events_of(f"{HEAD}it hung", attempt=attempt, nodes=nodes, at_ms=5)
+    return {event.node: (hit_of(event),) for event in found}
+
+
+def test_edges_in_doubt_are_those_within_a_gang_the_smallest_gang_first() -> None:
+    hits = {**hits_of("1.0", "a", "b", "c"), **hits_of("2.0", "x", "y")}
+    assert edges_in_doubt(hits) == (("x", "y"), ("a", "b"), ("a", "c"), ("b", "c"))
+    assert edges_in_doubt({"a": hits["a"], "x": hits["x"]}) == ()
+    many = hits_of("3.0", *(f"n{number:02}" for number in range(60)))
+    assert len(edges_in_doubt({**many, **hits})) == EDGES_SEEN

@@ -107,6 +107,22 @@ def test_a_pool_with_idle_nodes_is_swept_once_a_day_when_nothing_else_is_due() -
     assert plan(fleet(60, paired_ms=None), (), NOW).sweep is not None
 
 
+def test_nodes_whose_gang_failed_are_paired_first_and_do_not_wait_for_their_day() -> None:
+    others = [*fleet(6, pool="big", paired_ms=None), *fleet(9)]
+    two = [node("y", doubted=True), node("z", doubted=True)]
+    made = plan([*others, *two], (), NOW)
+    assert made.sweep is not None
+    assert (made.sweep.pool, made.sweep.nodes) == ("p", ("n00", "n01", "y", "z"))
+    assert plan([*others, *two[:1]], (), NOW).sweep is not None
+    # Too few to compare with: the other pool's turn.
+    alone = plan([*fleet(6, pool="big", paired_ms=None), *two], (), NOW).sweep
+    assert alone is not None
+    assert alone.pool == "big"
+    all_of_them = plan([node(f"d{number:03}", doubted=True) for number in range(80)], (), NOW).sweep
+    assert all_of_them is not None
+    assert len(all_of_them.nodes) == 64
+
+
 @given(st.integers(0, 60), st.integers(0, 2**32))
 def test_at_most_a_fifth_and_the_same_in_any_order(count: int, seed: int) -> None:
     chance = Random(seed)
