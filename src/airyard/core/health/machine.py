@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from airyard.core.health import ladder
 from airyard.core.health.blame import CORDON_FROM, SUSPECT_FROM, gravest, joined, score
-from airyard.core.health.facts import CheckStatus, Remedy, Severity
-from airyard.core.health.states import HealthState, Hit, NodeHealth, RemedyOutcome
+from airyard.core.health.facts import CheckStatus, Remedy, Retest, Severity
+from airyard.core.health.states import WORKING, HealthState, Hit, NodeHealth, RemedyOutcome
 
 S = HealthState
 KNOWN = 64
@@ -30,8 +30,16 @@ def reported(health: NodeHealth, hits: Iterable[Hit], now_ms: int) -> NodeHealth
         hits=kept,
         score=score(kept),
         rule=best.rule if best is not None and health.state not in _CURING else health.rule,
-        retest=max((health.retest, *(hit.retest for hit in kept)), key=lambda level: level.value),
+        retest=_level(health, kept),
     )
+
+
+def _level(health: NodeHealth, hits: Iterable[Hit]) -> Retest:
+    """Return how thoroughly a node has to be tested: what its faults ask for since it worked last, not older ones."""
+    asked = [hit.retest for hit in hits]
+    if health.state not in WORKING:
+        asked.append(health.retest)
+    return max(asked, key=lambda level: level.value, default=Retest.T1)
 
 
 _CURING = frozenset({S.CORDONED, S.DRAINING, S.QUARANTINED, S.RESETTING, S.RETESTING, S.RETIRED})
@@ -174,9 +182,10 @@ def retested(health: NodeHealth, status: CheckStatus, said: str, now_ms: int) ->
         passed = replace(health, passes=health.passes + 1)
         if passed.passes < ladder.PASSES:
             return replace(passed, since_ms=now_ms)  # the next test has all of its time again
-        after = S.HEALTHY if enrolling else S.PROBATION
+        if enrolling:
+            return healed(passed, now_ms)
         past = (*health.past_rules, health.rule)[-8:] if health.rule else health.past_rules
-        return replace(_settled(passed, now_ms), state=after, since_ms=now_ms, past_rules=past)
+        return replace(_settled(passed, now_ms), state=S.PROBATION, since_ms=now_ms, past_rules=past)
     if status is CheckStatus.FAIL and not enrolling:
         return reserved(replace(health, passes=0), now_ms)
     why = said or f"its test came to {status.value.lower()}"
@@ -193,13 +202,22 @@ def ran_well(health: NodeHealth, now_ms: int) -> NodeHealth:
 
 def healed(health: NodeHealth, now_ms: int) -> NodeHealth:
     """Return the record of a node that is well again; strikes and what it had before are kept."""
-    return replace(_settled(health, now_ms), state=S.HEALTHY, since_ms=now_ms)
+    return replace(_settled(health, now_ms), state=S.HEALTHY, since_ms=now_ms, rule="")
 
 
 def _settled(health: NodeHealth, now_ms: int) -> NodeHealth:
     """Return the record with its evidence put away: whatever is delivered again of it counts no more."""
     known = (*health.known, *(hit.event_id for hit in health.hits))[-KNOWN:]
-    return replace(health, hits=(), score=0.0, known=known, cured_ms=now_ms, clean=0, waits_for="")
+    return replace(
+        health,
+        hits=(),
+        score=0.0,
+        known=known,
+        cured_ms=now_ms,
+        clean=0,
+        retest=Retest.T1,
+        waits_for="",
+    )
 
 
 def without(health: NodeHealth, rule: str, before_ms: int) -> NodeHealth:
@@ -230,7 +248,8 @@ def aged(health: NodeHealth, now_ms: int) -> NodeHealth:
 def maintained(health: NodeHealth, now_ms: int, *, on: bool) -> NodeHealth:
     """Return the record of a node that a person takes over, or gives back to be tested."""
     if on:
-        return replace(health, state=S.MAINTENANCE, since_ms=now_ms, waits_for="")
+        level = _level(health, health.hits)
+        return replace(health, state=S.MAINTENANCE, since_ms=now_ms, retest=level, waits_for="")
     return replace(
         _settled(health, now_ms),
         state=S.ENROLLING,
@@ -238,6 +257,7 @@ def maintained(health: NodeHealth, now_ms: int, *, on: bool) -> NodeHealth:
         session=health.session + 1,
         attempt=0,
         passes=0,
+        retest=health.retest,
         past_rules=(),
     )
 

@@ -54,3 +54,57 @@ def test_a_test_in_pairs_has_the_time_to_wait_for_idle_nodes() -> None:
     health = NodeHealth(state=HealthState.RETESTING, since_ms=0, remedy=Remedy.REBOOT, retest=Retest.T4)
     assert machine.aged(health, ladder.RETEST_MS + 35 * MINUTE_MS) is health
     assert machine.aged(health, ladder.retest_ms(Retest.T4)).state is HealthState.QUARANTINED
+
+
+def passed(health: NodeHealth, at_ms: int) -> NodeHealth:
+    """Return the record after the tests that it needs, all passed."""
+    for _ in range(ladder.PASSES):
+        health = machine.retested(health, CheckStatus.PASS, "", at_ms)
+    return health
+
+
+def given_back(health: NodeHealth, at_ms: int) -> NodeHealth:
+    """Return the record of a node that a person took over and gives back."""
+    return machine.maintained(machine.maintained(health, at_ms, on=True), at_ms, on=False)
+
+
+SOFT = replace(hit(confirmed=True), event_id="e2", rule="s", retest=Retest.T2, at_ms=5_000)
+
+
+def test_the_level_of_a_test_is_that_of_the_faults_since_the_node_worked_last() -> None:
+    grave = replace(hit(confirmed=True, weight=8.0), retest=Retest.T4)
+    out = machine.cordoned(machine.reported(NodeHealth(), [grave], 2_000), 2_000)
+    more = machine.reported(out, [SOFT], 5_000)
+    assert (out.retest, more.retest) == (Retest.T4, Retest.T4)
+    for back in (
+        passed(replace(more, state=HealthState.RETESTING), 6_000),
+        machine.acquitted(more, 6_000),
+        passed(given_back(more, 6_000), 6_000),
+    ):
+        assert back.retest is Retest.T1
+        assert given_back(back, 7_000).retest is Retest.T1
+        # Once more, by another rule, after the cure.
+        again = machine.reported(back, [replace(SOFT, event_id="e3", at_ms=8_000)], 8_000)
+        assert again.retest is Retest.T2
+    # A record of an older release has kept it on a node that is well.
+    old = NodeHealth(state=HealthState.HEALTHY, retest=Retest.T4)
+    assert given_back(old, 7_000).retest is Retest.T1
+    assert machine.reported(old, [SOFT], 5_000).retest is Retest.T2
+
+
+def test_what_a_person_takes_over_keeps_the_level_of_its_faults_until_a_test_was_passed() -> None:
+    grave = replace(hit(confirmed=True, weight=8.0), retest=Retest.T4)
+    suspect = machine.suspected(machine.reported(NodeHealth(), [grave], 2_000), 2_000)
+    enrolling = given_back(suspect, 3_000)
+    assert enrolling.retest is Retest.T4
+    untold = machine.retested(enrolling, CheckStatus.UNKNOWN, "", 4_000)
+    assert given_back(untold, 5_000).retest is Retest.T4
+
+
+def test_a_node_that_a_person_gave_back_is_not_taken_for_one_that_fails_for_the_second_time() -> None:
+    lost = replace(hit(confirmed=True, weight=8.0), rule="xid.79")
+    out = machine.cordoned(machine.reported(NodeHealth(), [lost], 2_000), 2_000)
+    well = passed(given_back(replace(out, state=HealthState.QUARANTINED), 3_000), 4_000)
+    assert (well.state, well.rule, well.past_rules) == (HealthState.HEALTHY, "", ())
+    again = machine.reported(well, [replace(lost, event_id="e9", at_ms=5_000)], 5_000)
+    assert machine.beyond_cure(machine.cordoned(again, 5_000), 6_000) == ""
