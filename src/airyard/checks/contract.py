@@ -116,6 +116,11 @@ def warned(check: str, message: str, next_step: str, **more: Any) -> CheckResult
     return CheckResult(check=check, status=CheckStatus.WARN, message=message, next_step=next_step, **more)
 
 
+def unknown(check: str, message: str, next_step: str, **more: Any) -> CheckResult:
+    """What could not be told: neither well nor ill."""
+    return CheckResult(check=check, status=CheckStatus.UNKNOWN, message=message, next_step=next_step, **more)
+
+
 def failed(
     check: str,
     message: str,

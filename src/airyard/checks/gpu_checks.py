@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from airyard.checks import nvml
-from airyard.checks.contract import Check, Probe, Site, Thresholds, failed, passed, skipped, warned
+from airyard.checks.contract import Check, Probe, Site, Thresholds, failed, passed, skipped, unknown, warned
 from airyard.checks.nvml import Gpu, Gpus
 from airyard.core.health.clock_reasons import is_brake_alone
 from airyard.core.health.facts import CheckResult, Component, Remedy, Retest
@@ -47,6 +47,7 @@ def _there(read: Read, limits: Thresholds) -> Iterator[CheckResult]:
         yield _not_open(gpus, wanted)
         return
     count = len(gpus.gpus)
+    answer = sum(not (gpu.lost or gpu.mute) for gpu in gpus.gpus)
     if wanted is not None and count != wanted:
         yield failed(
             "gpu.count",
@@ -58,6 +59,13 @@ def _there(read: Read, limits: Thresholds) -> Iterator[CheckResult]:
             value=count,
             threshold=wanted,
         )
+    elif answer != count:
+        yield skipped(
+            "gpu.count", f"{answer} of {count} GPUs answer; `gpu.lost` says which do not", value=answer
+        )
+    elif not count and wanted is None:
+        text = "there is a driver and no GPU, and nobody says how many there should be"
+        yield warned("gpu.count", text, "say it by --gpus; if there are any, reboot the machine")
     else:
         yield passed("gpu.count", f"{count} GPUs answer", value=count)
 
@@ -73,6 +81,14 @@ def _not_open(gpus: Gpus, wanted: int | None) -> CheckResult:
             "drain the machine and reboot it, or load the module again",
             Component.DRIVER,
             Remedy.REBOOT,
+        )
+    if gpus.error == nvml.NO_PERMISSION:
+        return failed(
+            "gpu.count",
+            f"NVML does not open for this account: {gpus.error_text}",
+            "let the account open /dev/nvidia*; in a container, give it the devices",
+            Component.DRIVER,
+            threshold=wanted,
         )
     return failed(
         "gpu.count",
@@ -100,7 +116,7 @@ def each_gpu(name: str, rule: Rule) -> Callable[[Read, Thresholds], Iterator[Che
         quiet = untold = 0
         for gpu in gpus:
             # Of a lost GPU one thing is said: what it does not tell any more is no further fault.
-            found = rule(gpu, limits) if rule is _answers or not gpu.lost else None
+            found = rule(gpu, limits) if rule in _OF_ALL or not (gpu.lost or gpu.mute) else None
             if found is None:
                 untold += 1
             elif found.status.value == "PASS":
@@ -123,9 +139,33 @@ def named(gpu: Gpu) -> str:
     return f"GPU {gpu.index} ({gpu.uuid or gpu.pci or 'unnamed'})"
 
 
+_BROKEN = frozenset({10, 11, 14, 17, 27, 28, 29, 999})
+"""Time-out, interrupts, damaged firmware tables, the system's refusal, not ready, gone, invalid state, unknown: nothing
+that a device merely does not have."""
+
+
 def _answers(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
+    if not gpu.lost and gpu.reset_required:
+        return None  # ``gpu.recovery`` says that
+    if not gpu.lost and gpu.mute:
+        call, code = next(iter(gpu.errors.items()))
+        return unknown(
+            "gpu.lost",
+            f"{named(gpu)} answers no call: {call} gives error {code}, as do the others",
+            "look at `nvidia-smi` and the kernel's log, and check again",
+            device=gpu.index,
+            value=code,
+        )
     if not gpu.lost:
-        return fine("gpu.lost")
+        odd = [f"{call} ({code})" for call, code in gpu.errors.items() if code in _BROKEN]
+        if not odd:
+            return fine("gpu.lost")
+        return warned(
+            "gpu.lost",
+            f"{named(gpu)} answers, but not {', '.join(odd[:4])}: what depends on that was not looked at",
+            "look at `nvidia-smi -q` and the kernel's log",
+            device=gpu.index,
+        )
     return failed(
         "gpu.lost",
         f"{named(gpu)} is lost: it does not answer any more",
@@ -252,6 +292,20 @@ def _rows(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
 
 
 def _recovery(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
+    if gpu.reset_required and not gpu.lost:
+        return failed(
+            "gpu.recovery",
+            f"{named(gpu)} answers only after a reset",
+            "drain the machine and reset the GPU",
+            Component.GPU,
+            Remedy.GPU_RESET,
+            Retest.T2,
+            device=gpu.index,
+            value=nvml.RESET_REQUIRED,
+            threshold=0,
+        )
+    if gpu.lost or gpu.mute:
+        return None
     if gpu.recovery_action is None:
         return None
     if gpu.recovery_action == 0:
@@ -268,6 +322,10 @@ def _recovery(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
         value=gpu.recovery_action,
         threshold=0,
     )
+
+
+_OF_ALL = frozenset({_answers, _recovery})
+"""What is said also of devices that answer nothing."""
 
 
 def _clocks(gpu: Gpu, limits: Thresholds) -> CheckResult | None:

@@ -116,7 +116,7 @@ class GpuWatch:
             kept = self._kept.setdefault(gpu.index, _Kept())
             self._uuids[gpu.index] = gpu.uuid or self._uuids.get(gpu.index, "")
             found += self._edges(gpu, kept)
-            if not gpu.lost:
+            if not (gpu.lost or gpu.mute):
                 found += self._uncorrected(gpu, kept)
         return self._placed(found)
 
@@ -154,7 +154,7 @@ class GpuWatch:
     def _edges(self, gpu: Gpu, kept: _Kept) -> Iterator[Sighting]:
         for check in gpu_checks.PROBE.checks:
             edge = _EDGES.get(check.name)
-            if edge is None or (gpu.lost and check.name != "gpu.lost"):
+            if edge is None or ((gpu.lost or gpu.mute) and check.name not in ("gpu.lost", "gpu.recovery")):
                 continue
             if check.name == "gpu.nvlink" and gpu.links is None:
                 continue  # not told this time: at rest that would be a fault
@@ -167,7 +167,9 @@ class GpuWatch:
                     continue
                 kept.bad[check.name] = kept.bad.get(check.name, 0) + 1
                 known = edge.at_first or check.name in kept.well
-                if known and kept.bad[check.name] == 1 + edge.twice:
+                # An error that may mean anything, as while a driver starts, is seen twice before it means a lost GPU.
+                twice = edge.twice or (check.name == "gpu.lost" and not gpu.said_lost)
+                if known and kept.bad[check.name] == 1 + twice:
                     yield _of(gpu, result, edge.severity)
 
     def _uncorrected(self, gpu: Gpu, kept: _Kept) -> Iterator[Sighting]:

@@ -12,9 +12,13 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+NO_PERMISSION = 4
 NO_LIBRARY = 12
 LOST = 15
+RESET_REQUIRED = 16
 MISMATCH = 18
+NO_HANDLE = frozenset({6, 15, 28, 999})
+"""Not found, lost, no such GPU, unknown error: with one of these a device that is counted has gone."""
 RECOVERY_ACTION = 230
 """The field in which the driver says what a GPU needs to recover."""
 _MOST_LINKS = 36
@@ -76,9 +80,26 @@ class Gpu:
     errors: dict[str, int] = field(default_factory=dict)
 
     @property
-    def lost(self) -> bool:
-        """True when a call said that the GPU does not answer any more."""
+    def said_lost(self) -> bool:
+        """True when the driver says in so many words that the GPU is lost."""
         return LOST in self.errors.values()
+
+    @property
+    def lost(self) -> bool:
+        """True when the GPU does not answer any more: the driver says so, or has no handle of it or one for nothing."""
+        if self.said_lost or self.errors.get("nvmlDeviceGetHandleByIndex") in NO_HANDLE:
+            return True
+        return self.mute and set(self.errors.values()) <= NO_HANDLE
+
+    @property
+    def reset_required(self) -> bool:
+        """True when a call said that the GPU has to be reset before it answers."""
+        return RESET_REQUIRED in self.errors.values()
+
+    @property
+    def mute(self) -> bool:
+        """True when it does not even say who it is: whatever else it does not tell means nothing."""
+        return bool(self.errors) and not (self.uuid or self.name or self.pci)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

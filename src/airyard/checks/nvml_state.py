@@ -9,8 +9,9 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+from airyard.checks.nvml import LOST, NO_HANDLE
+
 _SM_CLOCK = 1
-_NOT_FOUND, _IS_LOST = 6, 15
 
 
 def states(nvml: ModuleType, uuids: list[str]) -> list[dict[str, Any]]:
@@ -26,8 +27,8 @@ def _state(nvml: ModuleType, uuid: str) -> dict[str, Any]:
         row["temperature_c"] = int(nvml.nvmlDeviceGetTemperature(handle, 0))
     except nvml.NVMLError as error:
         row["error"] = str(error)
-        row["lost"] = int(error.value) in (_NOT_FOUND, _IS_LOST)
-        if int(error.value) not in (_NOT_FOUND, _IS_LOST) and "index" in row:
+        row["lost"] = int(error.value) in NO_HANDLE
+        if int(error.value) not in NO_HANDLE and "index" in row:
             del row["error"], row["lost"]  # it answers; it only does not tell its temperature
         else:
             return row
@@ -36,7 +37,7 @@ def _state(nvml: ModuleType, uuid: str) -> dict[str, Any]:
         try:
             return getattr(nvml, call)(handle, *arguments)
         except nvml.NVMLError as error:
-            if int(error.value) == _IS_LOST:
+            if int(error.value) == LOST:
                 row.update(error=str(error), lost=True)
             return None
 

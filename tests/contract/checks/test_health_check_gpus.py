@@ -36,7 +36,9 @@ def checked(gpus: FakeGpus, *arguments: str) -> tuple[int, list[dict[str, Any]]]
         check=False,
     )
     assert done.stderr == ""
-    results = json.loads(done.stdout)["data"]["checks"]
+    told = json.loads(done.stdout)["data"]
+    results = told["checks"]
+    assert told["ok"] is (done.returncode == 0), "what agents read says what the exit status says"
     names = {check.name for check in PROBES[0].checks} - {"gpu.idle_power"}  # H100s have no limits for it
     found = [one for one in results if one["check"] in names and one["status"] != "PASS"]
     return done.returncode, found
@@ -51,6 +53,10 @@ def test_healthy_gpus_pass_every_check(gpus: FakeGpus) -> None:
     [
         ({"gpu3__error": 15}, "gpu.lost", 3, "REBOOT"),
         ({"lost_after": 15}, "gpu.lost", 0, "REBOOT"),
+        ({"gpu3__error": 999}, "gpu.lost", 3, "REBOOT"),
+        ({"gpu3__error": 28}, "gpu.lost", 3, "REBOOT"),
+        ({"gpu3__error": 16}, "gpu.recovery", 3, "GPU_RESET"),
+        ({"error__nvmlInit_v2": 4}, "gpu.count", None, "NONE"),
         ({"count": 7}, "gpu.count", None, "REBOOT"),
         ({"error__nvmlInit_v2": 18}, "gpu.count", None, "REBOOT"),
         ({"error__nvmlInit_v2": 9}, "gpu.count", None, "REBOOT"),
@@ -85,6 +91,37 @@ def test_each_fault_fails_its_check_and_no_other(
     assert code == 1
     assert [(one["check"], one["device"], one["remedy"]) for one in failed] == [(check, device, remedy)]
     assert failed[0]["next_step"]
+
+
+@pytest.mark.parametrize("code", [999, 28, 15])
+def test_a_driver_that_has_no_handle_of_any_gpu_has_lost_them(gpus: FakeGpus, code: int) -> None:
+    gpus.set(error__nvmlDeviceGetHandleByIndex_v2=code)
+    exit_code, found = checked(gpus)
+    assert exit_code == 1
+    assert [one["device"] for one in found if one["status"] == "FAIL"] == list(range(8))
+    assert {one["check"] for one in found if one["status"] == "FAIL"} == {"gpu.lost"}
+    (count,) = [one for one in found if one["check"] == "gpu.count"]
+    assert (count["status"], count["value"]) == ("SKIP", 0)
+
+
+@pytest.mark.parametrize("code", [4, 10, 11, 17, 19, 27, 29])
+def test_a_gpu_that_answers_nothing_is_unknown_and_passes_nothing(gpus: FakeGpus, code: int) -> None:
+    gpus.set(gpu2__error=code)
+    exit_code, found = checked(gpus)
+    assert exit_code == 5
+    (unknown,) = [one for one in found if one["status"] == "UNKNOWN"]
+    assert (unknown["check"], unknown["device"]) == ("gpu.lost", 2)
+    assert f"error {code}" in unknown["message"]
+    assert {one["check"] for one in found} == {"gpu.lost", "gpu.count"}
+
+
+def test_a_call_that_breaks_is_told_where_the_gpu_answers_others(gpus: FakeGpus) -> None:
+    gpus.set(gpu2__error=0, error__nvmlDeviceGetRemappedRows=999)
+    exit_code, found = checked(gpus)
+    assert exit_code == 0
+    lost = [one for one in found if one["check"] == "gpu.lost"]
+    assert {(one["status"], one["device"]) for one in lost} == {("WARN", index) for index in range(8)}
+    assert "nvmlDeviceGetRemappedRows (999)" in lost[0]["message"]
 
 
 @pytest.mark.parametrize(

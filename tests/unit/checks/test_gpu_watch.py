@@ -123,6 +123,25 @@ def test_a_lost_gpu_is_named_as_it_was_known_and_says_nothing_else() -> None:
     assert (one.rule, one.device, one.device_uuid) == ("gpu.lost", 0, "GPU-0")
 
 
+@pytest.mark.parametrize("code", [999, 28, 6])
+def test_an_error_that_may_mean_anything_is_a_lost_gpu_at_the_second_look(code: int) -> None:
+    gone = Gpu(index=0, errors={"nvmlDeviceGetHandleByIndex": code})
+    assert read(gpus(WELL), gpus(gone)) == []
+    assert read(gpus(WELL), gpus(gone), gpus(WELL), gpus(gone)) == []
+    assert read(gpus(WELL), gpus(gone), gpus(gone), gpus(gone)) == [("gpu.lost", "CRITICAL")]
+
+
+@pytest.mark.parametrize("code", [10, 19, 27])
+def test_a_gpu_that_answers_nothing_for_other_reasons_is_not_judged(code: int) -> None:
+    mute = Gpu(index=0, errors={"nvmlDeviceGetHandleByIndex": code})
+    assert read(gpus(WELL), gpus(mute), gpus(mute), gpus(mute)) == []
+
+
+def test_a_gpu_that_has_to_be_reset_says_so() -> None:
+    needs = Gpu(index=0, errors={"nvmlDeviceGetHandleByIndex": 16})
+    assert read(gpus(WELL), gpus(needs)) == [("gpu.recovery", "CRITICAL")]
+
+
 def test_gpus_that_do_not_answer_any_more_are_missed() -> None:
     two, one = gpus(WELL, replace(WELL, index=1, uuid="GPU-1")), gpus(WELL)
     assert read(two, one) == []

@@ -73,7 +73,6 @@ def check(
     from airyard.checks.preflight.results import result_to_json
     from airyard.checks.preflight.setting import CACHES, Setting
     from airyard.checks.thresholds import load
-    from airyard.core.health.facts import CheckStatus
 
     profile = Profile.FULL if full else Profile.FAST
     data = folder or _data_folder(app)
@@ -81,14 +80,13 @@ def check(
     site = Setting(data_folder=data, gpus=gpus, hosts=names, full=full, writes=shared, caches=tuple(caches))
     files = catalogue.own(own, profile) if own is not None else None
     results = running.run(catalogue.probes(profile), site, load(thresholds), files)
-    ok = not any(result.status is CheckStatus.FAIL for result in results)
+    code = _exit_code(results)
     if app.as_json:
-        app.console.data(
-            {"ok": ok, "profile": profile.value, "checks": [result_to_json(one) for one in results]}
-        )
+        told = [result_to_json(one) for one in results]
+        app.console.data({"ok": code == ExitCode.SUCCESS, "profile": profile.value, "checks": told})
     else:
         _print(app, results, everything)
-    return _exit_code(results)
+    return code
 
 
 def _check_node(app: App, node: str, full: bool, everything: bool) -> int:
@@ -100,7 +98,7 @@ def _check_node(app: App, node: str, full: bool, everything: bool) -> int:
     code = _exit_code(results)
     if app.as_json:
         told = {name: found[name] for name in ("node", "profile", "simulated", "reported", "checks")}
-        app.console.data({"ok": code != ExitCode.USER_CODE, **told})
+        app.console.data({"ok": code == ExitCode.SUCCESS, **told})
         return code
     if found["simulated"]:
         app.console.text(f"{node} is simulated: there is nothing to check.")
