@@ -379,7 +379,7 @@ SAMPLES: tuple[e.Event, ...] = (
             spared=("n6",),
             edges=(("n1", "n2"),),
             leaves=("l1",),
-            rails=(3,),
+            rails=("10.1.3.0/24",),
             why={"n3": "5 of 5 pair tests failed"},
             well=(FabricFault(what=Blamed.LEAF, where="l2"),),
         ),

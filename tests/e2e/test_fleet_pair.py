@@ -45,6 +45,7 @@ def test_of_two_links_the_slow_one_is_named(
             True,
             {("eth0", "eth0"), ("eth1", "eth1")},
         ), well
+        assert len({each["rail"] for each in well["adapters"]} - {""}) == 2, well
         fleet.hosts.throttle(2, "100mbit", "eth1")
         slow = fleet.call(*words)
         assert slow.returncode == 1, slow.stdout + slow.stderr

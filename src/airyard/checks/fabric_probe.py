@@ -181,6 +181,7 @@ def parse(pair: Pair, served: Mapping[str, Any], called: Mapping[str, Any]) -> M
                 kind=str(each["kind"])[:64],
                 gb_s=float(each["gb_s"]),
                 problem=str(each["problem"])[:200],
+                rail=str(each.get("rail", ""))[:64],
             )
             for each in (called.get("lanes") or ())[:MOST]
         ),

@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from airyard.checks import pair_child
-from airyard.core.health.adapters import SHARE, LaneRead, usual
+from airyard.core.health.adapters import LaneRead, is_slow
 
 BUDGET_S = 20.0
 """All of them; what is not reached by then is not told."""
@@ -64,18 +64,15 @@ def measure(
                 break
             if not again:
                 reads[place] = _one(lane, port, token, options)
-            elif place in reads and _is_slow(reads[place], [*reads.values()]):
+            elif place in reads and is_slow(reads[place], [*reads.values()]):
                 reads[place] = max(reads[place], _one(lane, port, token, options), key=lambda one: one.gb_s)
     return [asdict(one) for one in reads.values()]
 
 
-def _is_slow(read: LaneRead, reads: Sequence[LaneRead]) -> bool:
-    others = usual(read, reads)
-    return others is not None and (bool(read.problem) or read.gb_s < SHARE * others)
-
-
 def _one(lane: Mapping[str, Any], port: int, token: bytes, options: argparse.Namespace) -> LaneRead:
-    read = LaneRead(a=str(lane["theirs"]), b=str(lane["mine"]), kind=str(lane["kind"]))
+    read = LaneRead(
+        a=str(lane["theirs"]), b=str(lane["mine"]), kind=str(lane["kind"]), rail=str(lane.get("rail", ""))
+    )
     try:
         link = pair_child.connected(
             str(lane["host"]), port, token, CONNECT_S, source=str(lane["source"]), idle_s=ONE_S

@@ -82,7 +82,7 @@ def test_a_bad_node_goes_out_by_the_state_machine_and_is_tested_by_pairs_again()
     [
         {"edges": (("n0", "n1"),)},
         {"leaves": ("f/r1",), "spared": ("n0", "n1")},
-        {"rails": (3,)},
+        {"rails": ("10.1.3.0/24",)},
         {"unknown": ("n4", "n5")},
     ],
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,24 +38,29 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """Two adapters that correspond: ``source`` is the address here, ``host`` the one there."""
+    """Two adapters that correspond: ``source`` is the address here, ``host`` the one there, ``rail`` their subnet."""
 
     mine: str
     theirs: str
     kind: str
     source: str
     host: str
+    rail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneRead:
-    """What two adapters had between them; ``a`` is the one of the node that served. ``problem``: nothing, and why."""
+    """What two adapters had between them; ``a`` is the one of the node that served. ``problem``: nothing, and why.
+
+    ``rail``: the subnet that both are in; empty from agents that do not tell it.
+    """
 
     a: str
     b: str
     kind: str
     gb_s: float = 0.0
     problem: str = ""
+    rail: str = ""
 
 
 def lanes(mine: Sequence[Adapter], theirs: Sequence[Adapter]) -> tuple[Lane, ...]:
@@ -68,6 +73,7 @@ def lanes(mine: Sequence[Adapter], theirs: Sequence[Adapter]) -> tuple[Lane, ...
             kind=one.kind,
             source=_bare(one.address),
             host=_bare(other.address),
+            rail=subnet,
         )
         for subnet, one in _alone(mine).items()
         if (other := there.get(subnet)) is not None
@@ -96,15 +102,19 @@ def usual(read: LaneRead, all_read: Sequence[LaneRead]) -> float | None:
     return statistics.median_high(others) if others else None
 
 
-def slow_lane(reads: Sequence[LaneRead], a: str, b: str) -> str:
-    """Say which adapter of two nodes is slow or away while others of its kind are not; empty: none is."""
+def is_slow(read: LaneRead, all_read: Sequence[LaneRead]) -> bool | None:
+    """Return whether two adapters are slow or away while others of their kind are not; None: there are no others."""
+    others = usual(read, all_read)
+    return None if others is None else bool(read.problem) or read.gb_s < SHARE * others
+
+
+def slow_lane(reads: Sequence[LaneRead], a: str, b: str, spared: Collection[str] = ()) -> str:
+    """Say which adapter of two nodes is slow or away; empty: none is. What is in a ``spared`` rail is the rail's."""
     for read in reads:
-        others = usual(read, reads)
-        if others is None:
+        if (read.rail and read.rail in spared) or not is_slow(read, reads):
             continue
-        where = f"adapter {read.a} of {a} with {read.b} of {b}"
+        where, others = f"adapter {read.a} of {a} with {read.b} of {b}", usual(read, reads) or 0.0
         if read.problem:
             return f"{where}: {read.problem}, others of its kind have {others:.3g} GB/s"
-        if read.gb_s < SHARE * others:
-            return f"{where}: {read.gb_s:.3g} GB/s, others of its kind have {others:.3g}"
+        return f"{where}: {read.gb_s:.3g} GB/s, others of its kind have {others:.3g}"
     return ""

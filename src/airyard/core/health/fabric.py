@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from airyard.core.health.adapters import LaneRead, slow_lane
+from airyard.core.health.adapters import LaneRead, is_slow, slow_lane
 from airyard.core.health.tournament import Pair
 
 BUSBW_SHARE = 0.85
@@ -20,9 +20,9 @@ BUSBW_SHARE = 0.85
 LATENCY_FACTOR = 1.5
 """Times the median of the round, at most."""
 LEAF_SHARE = 0.6
-"""So many of the failing pairs share one leaf or rail: more than that, and it is to blame."""
+"""So many of the failing pairs share one leaf, or of the slow adapters one rail: more than that, and it is to blame."""
 LEAF_NODES = 2
-"""So many of a leaf's nodes have to fail before the leaf is looked at; one node's failures all share its leaf."""
+"""So many of a leaf's or rail's nodes have to fail before it is looked at; one node's failures all share its leaf."""
 RATIOS_FROM = 3
 """Pairs of a round that give a median worth the name."""
 
@@ -67,20 +67,31 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairResult:
-    """One finished or unfinished test and why it failed."""
+    """One finished or unfinished test and why it failed.
+
+    ``rails``: each that it measured alone, and whether it is slow.
+    """
 
     pair: Pair
     outcome: Outcome
     why: str = ""
+    rails: tuple[tuple[str, bool], ...] = ()
 
 
 def judged(
-    measured: Sequence[Measured], *, floor_gb_s: float = 0.0, compare: bool = True
+    measured: Sequence[Measured],
+    *,
+    floor_gb_s: float = 0.0,
+    compare: bool = True,
+    rails: Collection[str] = (),
 ) -> tuple[PairResult, ...]:
-    """Judge the tests of one round, against the floor and, with ``compare``, against each other."""
+    """Judge the tests of one round, against the floor and, with ``compare``, against each other.
+
+    A pair does not fail by adapters in ``rails``: those are to blame themselves.
+    """
     methods = {one.method for one in measured} if compare else set()
     usual = {method: _usual(measured, method, RATIOS_FROM, "the round's median is") for method in methods}
-    return tuple(_judged(one, floor_gb_s, usual.get(one.method)) for one in measured)
+    return tuple(_judged(one, floor_gb_s, usual.get(one.method), rails) for one in measured)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +123,9 @@ def against(one: Measured, well: Sequence[Measured], *, least: int = 1) -> PairR
     return _judged(one, 0.0, _usual(well, one.method, least, "between other nodes it is"))
 
 
-def _judged(one: Measured, floor_gb_s: float, usual: _Usual | None) -> PairResult:
+def _judged(
+    one: Measured, floor_gb_s: float, usual: _Usual | None, rails: Collection[str] = ()
+) -> PairResult:
     if one.stopped:
         why = f"it was stopped: {one.problem}" if one.problem else "it was stopped"
         return PairResult(pair=one.pair, outcome=Outcome.UNKNOWN, why=why)
@@ -126,7 +139,7 @@ def _judged(one: Measured, floor_gb_s: float, usual: _Usual | None) -> PairResul
         why = "a result was wrong"
     elif one.errors_grown:
         why = f"{one.errors_grown} link errors were counted meanwhile"
-    elif slow := slow_lane(one.adapters, one.pair.a, one.pair.b):
+    elif slow := slow_lane(one.adapters, one.pair.a, one.pair.b, rails):
         why = slow
     elif one.busbw_gb_s < floor_gb_s:
         why = f"{one.busbw_gb_s:.3g} GB/s, at least {floor_gb_s:.3g} are due"
@@ -134,7 +147,16 @@ def _judged(one: Measured, floor_gb_s: float, usual: _Usual | None) -> PairResul
         why = f"{one.busbw_gb_s:.3g} GB/s, {usual.words} {usual.busbw_gb_s:.3g}"
     elif usual is not None and one.latency_p95_us > LATENCY_FACTOR * usual.latency_p95_us:
         why = f"p95 of {one.latency_p95_us:.3g} µs, {usual.words} {usual.latency_p95_us:.3g}"
-    return PairResult(pair=one.pair, outcome=Outcome.FAIL if why else Outcome.PASS, why=why)
+    outcome = Outcome.FAIL if why else Outcome.PASS
+    return PairResult(pair=one.pair, outcome=outcome, why=why, rails=_rails(one))
+
+
+def _rails(one: Measured) -> tuple[tuple[str, bool], ...]:
+    """Return which rails a test measured alone, each with whether it is slow."""
+    if not one.finished:
+        return ()
+    read = ((lane.rail, is_slow(lane, one.adapters)) for lane in one.adapters if lane.rail)
+    return tuple((rail, slow) for rail, slow in read if slow is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,29 +284,39 @@ def blamed_leaves(tests: Sequence[PairResult], leaf_of: Mapping[str, str]) -> fr
     return frozenset(blamed)
 
 
-def blamed_rails(tests: Sequence[PairResult]) -> frozenset[int]:
-    """Return the rails that more than ``LEAF_SHARE`` of failing tests of single rails share, over two nodes."""
-    failing = [test.pair for test in tests if test.outcome is Outcome.FAIL and test.pair.rail is not None]
-    rails = Counter(pair.rail for pair in failing if pair.rail is not None)
+def blamed_rails(measured: Sequence[Measured]) -> frozenset[str]:
+    """Return the rails to blame rather than the adapters in them, by what adapters had one by one.
+
+    More than ``LEAF_SHARE`` of all that are slow lie in it, two of its nodes or more are slow there in half of their
+    tests, and these are at least half of its nodes. An adapter that is bad itself is slow with everybody, its partners
+    only with it.
+    """
+    known: dict[str, Counter[str]] = {}
+    slow: dict[str, Counter[str]] = {}
+    for one in measured:
+        for rail, is_bad in _rails(one):
+            known.setdefault(rail, Counter()).update(one.pair.edge)
+            slow.setdefault(rail, Counter()).update(one.pair.edge if is_bad else ())
+    counts = {rail: sum(nodes.values()) for rail, nodes in slow.items()}
     blamed = set()
-    for rail, count in rails.items():
-        suspects = {pair.a for pair in failing if pair.rail == rail}
-        if count > LEAF_SHARE * len(failing) and len(suspects) >= LEAF_NODES:
+    for rail, nodes in known.items():
+        ailing = sum(slow[rail][node] * 2 >= count for node, count in nodes.items())
+        most = counts[rail] > LEAF_SHARE * sum(counts.values())
+        if most and ailing >= LEAF_NODES and ailing * 2 >= len(nodes):
             blamed.add(rail)
     return frozenset(blamed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a sweep came to. ``adapters``: node → those of it that failed alone; ``why``: node → what was seen."""
+    """What a sweep came to. ``rails``: subnets of adapters; ``why``: node → what was seen."""
 
     certified: tuple[str, ...]
     bad: tuple[str, ...]
     edges: tuple[tuple[str, str], ...] = ()
     leaves: tuple[str, ...] = ()
-    rails: tuple[int, ...] = ()
+    rails: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    adapters: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     why: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -294,7 +326,7 @@ def concluded(
     """Return the verdict of a sweep after its second pass: suspects against certified nodes, and edges once more."""
     bad, cleared, unknown = list(first.bad), [], list(first.unknown)
     for suspect in first.suspects:
-        mine = [test for test in again if test.pair.rail is None and suspect in test.pair.edge]
+        mine = [test for test in again if suspect in test.pair.edge]
         fails = sum(test.outcome is Outcome.FAIL for test in mine)
         known = sum(test.outcome is not Outcome.UNKNOWN for test in mine)
         if fails >= voting.again_from:
@@ -303,29 +335,15 @@ def concluded(
             cleared.append(suspect)
         else:
             unknown.append(suspect)  # too few tests were finished, or nobody is certified to test it against
-    repeated = {test.pair.edge for test in again if test.outcome is Outcome.FAIL and test.pair.rail is None}
-    rails = blamed_rails(again)
+    repeated = {test.pair.edge for test in again if test.outcome is Outcome.FAIL}
     return Verdict(
         certified=tuple(sorted((*first.certified, *cleared))),
         bad=tuple(sorted(bad)),
         edges=tuple(edge for edge in first.edges if edge in repeated),
         leaves=first.leaves,
-        rails=tuple(sorted(rails)),
         unknown=tuple(sorted(unknown)),
-        adapters=_adapters(again, frozenset(bad), rails),
         why={node: _why(node, (*tests, *again)) for node in bad},
     )
-
-
-def _adapters(
-    again: Sequence[PairResult], bad: frozenset[str], rails: frozenset[int]
-) -> dict[str, tuple[int, ...]]:
-    found: dict[str, set[int]] = {}
-    for test in again:
-        rail = test.pair.rail
-        if rail is not None and rail not in rails and test.outcome is Outcome.FAIL and test.pair.a in bad:
-            found.setdefault(test.pair.a, set()).add(rail)
-    return {node: tuple(sorted(its)) for node, its in sorted(found.items())}
 
 
 def _why(node: str, tests: Sequence[PairResult]) -> str:

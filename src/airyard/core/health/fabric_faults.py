@@ -17,7 +17,7 @@ KEPT = 64
 FORGOTTEN_MS = 30 * 86_400_000
 """One that no sweep could look at for so long is forgotten: as a rule its nodes are gone."""
 LOOKS = 2
-"""Finished tests without a failure, one each way, that say of an edge that it is well again."""
+"""Finished tests without a failure, one each way, that say of an edge that it is well again; so many of a rail."""
 NAMED = 5
 
 
@@ -41,7 +41,7 @@ _STEPS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricFault:
-    """What is at fault between nodes. ``where``: both names of an edge, a leaf switch's name, a rail's number."""
+    """What is at fault between nodes. ``where``: both names of an edge, a leaf switch's name, a rail's subnet."""
 
     what: Blamed
     where: str
@@ -84,13 +84,13 @@ def edge_fault(edge: tuple[str, str]) -> FabricFault:
 
 
 def faults_of(
-    edges: Iterable[tuple[str, str]], leaves: Iterable[str], rails: Iterable[int]
+    edges: Iterable[tuple[str, str]], leaves: Iterable[str], rails: Iterable[str]
 ) -> tuple[FabricFault, ...]:
     """Return what a verdict blames but nodes."""
     return (
         *(edge_fault(edge) for edge in edges),
         *(FabricFault(what=Blamed.LEAF, where=leaf) for leaf in leaves),
-        *(FabricFault(what=Blamed.RAIL, where=str(rail)) for rail in rails),
+        *(FabricFault(what=Blamed.RAIL, where=rail) for rail in rails),
     )
 
 
@@ -139,10 +139,10 @@ def _is_well(
         well = there.intersection(verdict.certified)
         return len(well) >= LEAF_NODES and 2 * len(well) >= len(there)
     if fault.what is Blamed.EDGE:
-        mine = [test for test in known if edge_fault(test.pair.edge) == fault and test.pair.rail is None]
-    else:
-        mine = [test for test in known if str(test.pair.rail) == fault.where]
-    return len(mine) >= LOOKS and all(test.outcome is Outcome.PASS for test in mine)
+        mine = [test for test in known if edge_fault(test.pair.edge) == fault]
+        return len(mine) >= LOOKS and all(test.outcome is Outcome.PASS for test in mine)
+    slow = [is_slow for test in known for rail, is_slow in test.rails if rail == fault.where]
+    return len(slow) >= LOOKS and not any(slow)
 
 
 def in_words(faults: Sequence[FabricFault]) -> str:

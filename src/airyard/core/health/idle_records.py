@@ -50,7 +50,7 @@ class SweepNote:
     spared: tuple[str, ...] = ()
     edges: tuple[tuple[str, str], ...] = ()
     leaves: tuple[str, ...] = ()
-    rails: tuple[int, ...] = ()
+    rails: tuple[str, ...] = ()
     why: Mapping[str, str] = field(default_factory=dict)
     well: tuple[FabricFault, ...] = ()
 
@@ -84,7 +84,7 @@ class SweepNote:
             ("not told", self.unknown),
             ("edges", tuple(f"{a} - {b}" for a, b in self.edges)),
             ("leaf switches", self.leaves),
-            ("rails", tuple(str(rail) for rail in self.rails)),
+            ("rails", self.rails),
             ("well again", tuple(map(str, self.well))),
         ):
             if names:

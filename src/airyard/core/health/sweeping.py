@@ -21,6 +21,7 @@ from airyard.core.health.fabric import (
     PairResult,
     Verdict,
     Voting,
+    blamed_rails,
     concluded,
     first_pass,
     judged,
@@ -74,7 +75,8 @@ def steps(
             for few in _batches(wave, at_once):
                 read.extend((yield few))
         rounds.append(read)
-    judge = partial(judged, floor_gb_s=floor_gb_s, compare=compare)
+    rails = blamed_rails([one for read in rounds for one in read])
+    judge = partial(judged, floor_gb_s=floor_gb_s, compare=compare, rails=rails)
     tests = _judged_rounds(rounds, len(nodes), judge)
     first = first_pass(nodes, tests, voting=voting, leaf_of=leaves)
     doubted = replace(first, bad=(), suspects=tuple(sorted((*first.bad, *first.suspects))))
@@ -93,6 +95,7 @@ def steps(
                 # By what well nodes had in the rounds: among a few bad ones the median would be theirs.
                 again.extend(judge((*reference, *read))[len(reference) :])
     verdict = _with_seen(concluded(doubted, tests, again, voting=voting), seen, unsure, again)
+    verdict = replace(verdict, rails=tuple(sorted(rails)))
     # Where nobody passed it is no matter of single nodes.
     doubtful = set(doubted.suspects).intersection(verdict.unknown) if verdict.certified else set()
     return Swept(verdict=verdict, tests=(*tests, *again), doubtful=tuple(sorted(doubtful)))

@@ -15,11 +15,10 @@ Wave = tuple["Pair", ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """One test between two nodes. ``a`` serves, ``b`` begins; ``rail`` is one adapter of each, None: all of them."""
+    """One test between two nodes. ``a`` serves, ``b`` begins."""
 
     a: str
     b: str
-    rail: int | None = None
 
     @property
     def edge(self) -> tuple[str, str]:
@@ -89,17 +88,11 @@ def waves(pairs: Sequence[Pair], leaf_of: Mapping[str, str]) -> tuple[Wave, ...]
 
 
 def second_pass(
-    suspects: Sequence[str],
-    certified: Sequence[str],
-    number: int,
-    *,
-    tests: int = 3,
-    rails: Sequence[int] = (),
+    suspects: Sequence[str], certified: Sequence[str], number: int, *, tests: int = 3
 ) -> tuple[Pair, ...]:
     """Return the tests of suspects, each against different certified nodes (as far as there are), in both directions.
 
-    With ``rails`` each adapter is also tested alone, against the first of them: that names the one which fails. Which
-    certified nodes are taken goes around with ``number``. Suspects that share one are tested one after the other.
+    Which certified nodes are taken goes around with ``number``. Suspects that share one are tested one after the other.
     """
     good = sorted(set(certified) - set(suspects))
     if not good:
@@ -109,8 +102,6 @@ def second_pass(
         for test in range(tests):
             other = good[(number + place * tests + test) % len(good)]
             pairs.append(Pair(a=suspect, b=other) if test % 2 == 0 else Pair(a=other, b=suspect))
-        other = good[(number + place * tests) % len(good)]
-        pairs.extend(Pair(a=suspect, b=other, rail=rail) for rail in rails)
     return tuple(pairs)
 
 

@@ -38,13 +38,12 @@ def swept(
     *,
     number: int = 0,
     leaf_of: dict[str, str] | None = None,
-    rails: Sequence[int] = (),
 ) -> Verdict:
     rounds = sweep(nodes, number, leaf_of=leaf_of)
     tests = outcomes([pair for waves in rounds for wave in waves for pair in wave], fails)
     first = first_pass(nodes, tests, leaf_of=leaf_of)
     again = [
-        *second_pass((*first.suspects, *first.bad), first.certified, number, rails=rails),
+        *second_pass((*first.suspects, *first.bad), first.certified, number),
         *once_more(first.edges),
     ]
     return concluded(first, tests, outcomes(again, fails))
@@ -102,21 +101,6 @@ def test_one_bad_node_is_no_bad_leaf() -> None:
 def test_with_one_leaf_nothing_can_be_said_of_it() -> None:
     leaf_of = dict.fromkeys(names(8), "leaf0")
     assert swept(names(8), touching("n01", "n02"), leaf_of=leaf_of).bad == ("n01", "n02")
-
-
-def test_the_adapter_that_fails_alone_is_named() -> None:
-    verdict = swept(
-        names(16), lambda pair: "n03" in pair.edge and pair.rail in (None, 5), rails=tuple(range(8))
-    )
-    assert verdict.bad == ("n03",)
-    assert verdict.adapters == {"n03": (5,)}
-    assert verdict.rails == ()
-
-
-def test_a_rail_that_fails_on_two_nodes_is_the_rail() -> None:
-    bad = {"n03", "n09"}
-    fails: Fails = lambda pair: not bad.isdisjoint(pair.edge) and pair.rail in (None, 2)  # noqa: E731 -- a rule of one line
-    assert swept(names(16), fails, rails=tuple(range(8))).rails == (2,)
 
 
 def test_stopped_tests_say_nothing() -> None:

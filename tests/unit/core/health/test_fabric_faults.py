@@ -25,12 +25,13 @@ from airyard.core.health.tournament import Pair
 
 EDGE = edge_fault(("n1", "n0"))
 LEAF = FabricFault(what=Blamed.LEAF, where="f/r1")
-RAIL = FabricFault(what=Blamed.RAIL, where="3")
+RAIL = FabricFault(what=Blamed.RAIL, where="10.1.3.0/24")
 NODES = [f"n{number}" for number in range(8)]
 
 
-def result(a: str, b: str, outcome: Outcome, rail: int | None = None) -> PairResult:
-    return PairResult(pair=Pair(a=a, b=b, rail=rail), outcome=outcome)
+def result(a: str, b: str, outcome: Outcome, *slow: bool) -> PairResult:
+    """A test; ``slow``: whether the rail was, where it was measured."""
+    return PairResult(pair=Pair(a=a, b=b), outcome=outcome, rails=tuple((RAIL.where, one) for one in slow))
 
 
 def test_what_stays_bad_begins_once_and_ends_once() -> None:
@@ -86,10 +87,10 @@ def test_a_leaf_is_well_when_half_of_its_nodes_are_and_a_rail_when_its_tests_pas
     ]
     assert found_well((LEAF,), tests, Verdict(certified=("n0", "n1"), bad=()), leaf_of) == (LEAF,)
     assert found_well((LEAF,), tests, Verdict(certified=("n0", "n3", "n4"), bad=()), leaf_of) == ()
-    rails = [result("n0", "n1", Outcome.PASS, 3), result("n2", "n1", Outcome.PASS, 3)]
+    rails = [result("n0", "n1", Outcome.PASS, False), result("n2", "n1", Outcome.FAIL, False)]
     verdict = Verdict(certified=(), bad=())
     assert found_well((RAIL,), rails, verdict, {}) == (RAIL,)
-    assert found_well((RAIL,), [*rails, result("n3", "n1", Outcome.FAIL, 3)], verdict, {}) == ()
+    assert found_well((RAIL,), [*rails, result("n3", "n1", Outcome.PASS, True)], verdict, {}) == ()
     assert found_well((RAIL,), [result("n0", "n1", Outcome.PASS)] * 4, verdict, {}) == ()
 
 
@@ -150,6 +151,6 @@ def test_an_edge_of_a_bad_node_is_neither_bad_nor_well() -> None:
 
 
 def test_words_name_the_first_few() -> None:
-    assert in_words([EDGE, LEAF, RAIL]) == "edge n0 - n1, leaf switch f/r1, rail 3"
+    assert in_words([EDGE, LEAF, RAIL]) == "edge n0 - n1, leaf switch f/r1, rail 10.1.3.0/24"
     assert in_words([EDGE] * 7).endswith("and 2 more")
     assert edges_to_see([LEAF, EDGE], {"n0"}) == ()

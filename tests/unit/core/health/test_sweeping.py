@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airyard.core.health.adapters import LaneRead
 from airyard.core.health.fabric import Measured, Verdict
+from airyard.core.health.fabric_faults import Blamed, FabricFault, found_well
 from airyard.core.health.sweeping import Swept, steps
 from airyard.core.health.tournament import Pair, Wave
 
@@ -72,6 +75,60 @@ def test_one_bad_edge_blames_the_edge_and_no_node() -> None:
     found = [play(names(4), measure, number)[0] for number in range(3)]
     assert all(one.bad == () for one in found)
     assert any(one.edges == (("n00", "n01"),) for one in found)
+
+
+def rail_of(place: int) -> str:
+    return f"10.{place}.0.0/16"
+
+
+def by_adapters(*bad: tuple[str, int], rail: int | None = None) -> Measure:
+    """Nodes with four adapters. ``bad``: some of a node; ``rail``: all of one switch. All together look well enough."""
+
+    def measure(pair: Pair) -> Measured:
+        reads = tuple(
+            LaneRead(
+                a=f"eth{place}",
+                b=f"eth{place}",
+                kind="k",
+                gb_s=1.0 if place == rail or any((node, place) in bad for node in pair.edge) else 10.0,
+                rail=rail_of(place),
+            )
+            for place in range(4)
+        )
+        return Measured(pair=pair, busbw_gb_s=100.0, latency_p95_us=20.0, adapters=reads)
+
+    return measure
+
+
+def test_one_slow_adapter_is_its_nodes_and_named() -> None:
+    for count in (4, 5, 16):
+        verdict, swept, _ = play(names(count), by_adapters(("n02", 3)))
+        assert (verdict.bad, verdict.rails, verdict.edges) == (("n02",), (), ()), count
+        assert "adapter eth3 of n" in verdict.why["n02"]
+        standing = FabricFault(what=Blamed.RAIL, where=rail_of(1))
+        assert found_well([standing], swept.tests, verdict, {}) == (standing,)
+        assert found_well([replace(standing, where=rail_of(3))], swept.tests, verdict, {}) == ()
+
+
+def test_a_slow_rail_is_blamed_and_no_node_for_it() -> None:
+    for count in (4, 5, 16):
+        verdict, _, _ = play(names(count), by_adapters(rail=2))
+        assert (verdict.rails, verdict.bad, verdict.edges) == ((rail_of(2),), (), ()), count
+        assert verdict.certified == tuple(names(count))
+
+
+def test_beside_a_slow_rail_a_bad_node_is_found_still() -> None:
+    verdict, _, _ = play(names(16), by_adapters(("n05", 0), rail=2))
+    assert (verdict.rails, verdict.bad) == ((rail_of(2),), ("n05",))
+    assert "adapter eth0 of n" in verdict.why["n05"]
+
+
+def test_a_rail_that_fails_on_half_of_its_nodes_is_the_rail() -> None:
+    half = names(16)[::2]
+    verdict, _, _ = play(names(16), by_adapters(*((node, 1) for node in half)))
+    assert (verdict.rails, verdict.bad) == ((rail_of(1),), ())
+    few, _, _ = play(names(16), by_adapters(("n01", 1), ("n04", 1)))
+    assert (few.rails, few.bad) == ((), ("n01", "n04")), "two of sixteen are two adapters"
 
 
 def test_a_bad_leaf_switch_is_blamed_and_its_nodes_are_not() -> None:
