@@ -16,7 +16,7 @@ from airyard.app.gang_steps import MOST_GANGS, GangSteps
 from airyard.core.errors import UserError
 from airyard.core.ids import MemberKey
 from airyard.core.run import Attempt, Member, MemberPhase
-from airyard.node.beats import Beat, BeatWatch, decode, last_stack
+from airyard.node.beats import ANEW_MS, Beat, BeatWatch, decode, last_stack
 from core_samples import ATTEMPT
 
 SOURCE = Path(airyard.__file__).with_name("steps.py")
@@ -128,6 +128,17 @@ def test_the_watch_sends_now_and_then_and_once_a_stall(steps: ModuleType, tmp_pa
     assert notes == []
     assert ranks[0]["state"] in "RSD"
     assert watch.look(34_000, now_s + 24) == ([], [])
+
+
+def test_the_watch_tells_of_ranks_that_may_stand_still_now_and_then(
+    steps: ModuleType, tmp_path: Path
+) -> None:
+    watch, now_s = BeatWatch(tmp_path, None, set), time.monotonic()
+    steps.step(1, timeout_s=1800)
+    assert len(watch.look(10_000, now_s)[0]) == 1
+    assert watch.look(10_000 + ANEW_MS - 1, now_s + 29)[0] == []
+    assert len(watch.look(10_000 + ANEW_MS, now_s + 30)[0]) == 1, "a server may have been started anew"
+    assert watch.look(12_000 + ANEW_MS, now_s + 32)[0] == []
 
 
 def test_a_stack_is_the_last_one_without_what_differs() -> None:

@@ -151,6 +151,16 @@ class GangSteps:
             gang.seen, gang.seen_ms = seen, now_ms
         return stall is None or now_ms - gang.seen_ms >= SAME_FOR_MS, stall
 
+    def moved_since(self, attempt: AttemptKey, members: Attempt, now_ms: int, span_ms: int) -> bool:
+        """Whether a rank made a step, or began something else, within the last ``span_ms``."""
+        ages = [one.age_ms + max(0, now_ms - one.at_ms) for one, _ in self._ranks(attempt, members)]
+        return min(ages, default=span_ms) < span_ms
+
+    def heard_of(self, attempt: AttemptKey, members: Attempt, ranks: Sequence[int]) -> bool:
+        """Whether all of these ranks told of steps, or were looked at."""
+        told = {one.rank for one, _ in self._ranks(attempt, members)}
+        return told.union(self.looked(attempt, members)).issuperset(ranks)
+
     def stragglers(self, attempt: AttemptKey, members: Attempt) -> list[stragglers.Straggler]:
         """Return the slow ranks of a gang."""
         gang = self._gangs.get(attempt)

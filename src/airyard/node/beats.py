@@ -26,6 +26,8 @@ from airyard.steps import HEAD, MAGIC, RING, SIZE, SLOT
 
 EVERY_MS = 2000
 SEND_EVERY_MS = 5000
+ANEW_MS = 30_000
+"""So often what has not changed is told: the server may have been started anew meanwhile."""
 _MOST_FILES = 512
 _MOST_RANKS = 64
 _STACK_BYTES = 64 * 1024
@@ -137,8 +139,9 @@ class BeatWatch:
         ranks = [self._rank(beat, with_stack=beat.pid in asked) for beat in beats]
         same = [_without_age(rank) for rank in ranks]
         soon = now_ms - self._sent_ms < SEND_EVERY_MS
-        # While it hangs the server hears of it again and again: it may have been started anew meanwhile.
-        if (soon and (same == self._sent or not late)) or (same == self._sent and not late):
+        # While it hangs the server hears of it again and again.
+        known = same == self._sent and now_ms - self._sent_ms < ANEW_MS
+        if (soon and (same == self._sent or not late)) or (known and not late):
             return [], notes
         self._sent, self._sent_ms = same, now_ms
         return ranks, notes

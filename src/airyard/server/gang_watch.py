@@ -44,10 +44,21 @@ async def weigh(context: ServerContext, key: MemberKey) -> None:
     if not sure or not look(context, attempt, stalled=stall is not None):
         return
     note = _note(stall, context.clock.now_ms()) if stall is not None else None
-    known = attempt.stall is not None and not attempt.stall.over_ms
-    if (note is None and known) or (note is not None and not says_same(attempt.stall, note)):
+    if _is_news(context, attempt, note):
         command = GangJudged(run_id=key.run_id, attempt=key.attempt, stall=note)
         await asyncio.wrap_future(context.ask(command))
+
+
+def _is_news(context: ServerContext, attempt: Attempt, note: StallNote | None) -> bool:
+    """Whether a verdict is to be noted. A server that was started meanwhile has not heard of all ranks yet."""
+    known = attempt.stall if attempt.stall is not None and not attempt.stall.over_ms else None
+    if known is None:
+        return note is not None
+    if note is not None:
+        heard = known.source != note.source or context.steps.heard_of(attempt.key, attempt, known.ranks)
+        return heard and not says_same(known, note)
+    since_ms = context.clock.now_ms() - known.at_ms
+    return context.steps.moved_since(attempt.key, attempt, context.clock.monotonic_ms(), since_ms)
 
 
 def look(context: ServerContext, attempt: Attempt, *, stalled: bool) -> bool:
