@@ -72,9 +72,11 @@ def test_who_computes_slowly_is_named(yard: Yard, what: str, slow: list[int]) ->
 
 def test_all_ranks_are_looked_at_when_one_hangs_and_their_logs_say_where_they_stand(yard: Yard) -> None:
     run_id = yard.submit(f"python {GANG} hang", hang={"timeout_seconds": 5})
-    stall = progress(yard, run_id, lambda found: found["stall"] and "airyard logs" in str(found["stall"]))[
-        "stall"
-    ]
+    stall = progress(
+        yard,
+        run_id,
+        lambda found: found["stall"] and f"airyard logs {run_id} --attempt 0" in str(found["stall"]),
+    )["stall"]
     assert (stall["case"], stall["ranks"]) == ("COMPUTING", [2])
 
     def log() -> str:

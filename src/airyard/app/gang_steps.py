@@ -90,7 +90,8 @@ class GangSteps:
 
     def stall(self, attempt: AttemptKey, members: Attempt, now_ms: int) -> hangs.Stall | None:
         """Return the verdict on a gang that makes no steps; None for one that does, or never told."""
-        return hangs.judge(self._seen(attempt, members, now_ms))
+        logs = f"airyard logs {attempt.run_id} --attempt {attempt.attempt}"
+        return hangs.judge(self._seen(attempt, members, now_ms), logs=logs)
 
     def _seen(self, key: AttemptKey, attempt: Attempt, now_ms: int) -> list[hangs.RankSeen]:
         looked = self.looked(key, attempt)

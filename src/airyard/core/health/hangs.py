@@ -129,10 +129,10 @@ def limit_ms(p99_ms: float, steps: int, *, own_ms: int = 0) -> int | None:
     return max(SHORTEST_MS, round(FACTOR * p99_ms))
 
 
-def judge(seen: Iterable[RankSeen]) -> Stall | None:
+def judge(seen: Iterable[RankSeen], *, logs: str = "") -> Stall | None:
     """Return the verdict on a gang that makes no steps; None while every rank that can be judged still does.
 
-    The order of the ranks does not matter.
+    The order of the ranks does not matter. ``logs``: the command that shows the members' logs.
     """
     ranks = sorted(seen, key=lambda one: one.rank)
     living = [one for one in ranks if one.alive]
@@ -154,7 +154,7 @@ def judge(seen: Iterable[RankSeen]) -> Stall | None:
         step=max(one.step for one in ranks),
         message=_message(case, roots, worst, finding),
         suspect_node=stuck.node if stuck is not None else "",
-        evidence=(*(rank_evidence(one) for one in (roots or late)[:4]), *_where_the_rest_is(ranks)),
+        evidence=(*(rank_evidence(one) for one in (roots or late)[:4]), *_where_the_rest_is(ranks, logs)),
     )
 
 
@@ -273,10 +273,9 @@ def rank_evidence(one: RankSeen) -> str:
     return f"{text}\n{stack}" if stack else text
 
 
-def _where_the_rest_is(ranks: Sequence[RankSeen]) -> tuple[str, ...]:
+def _where_the_rest_is(ranks: Sequence[RankSeen], logs: str) -> tuple[str, ...]:
     looked = sum(bool(one.looked) for one in ranks)
-    return (
-        (f"the stacks of {looked} ranks, and their GPUs, are in the logs: airyard logs RUN",)
-        if looked
-        else ()
-    )
+    if not looked:
+        return ()
+    command = f": {logs}" if logs else ""
+    return (f"the stacks of {looked} ranks, and their GPUs, are in the members' logs{command}",)

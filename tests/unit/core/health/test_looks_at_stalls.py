@@ -82,3 +82,15 @@ def test_steps_say_more_than_a_look() -> None:
 def test_the_order_of_the_ranks_does_not_matter(order: list[int]) -> None:
     ranks = [late(n, looked=LOADS if n == 2 else WAITS) for n in range(5)]
     assert judge(ranks[n] for n in order) == judge(ranks)
+
+
+def test_the_evidence_says_where_all_stacks_are() -> None:
+    ranks = [late(0, looked=WAITS), late(1, looked=LOADS), late(2)]
+    verdict = judge(ranks, logs="airyard logs 7 --attempt 1")
+    assert verdict is not None
+    assert verdict.evidence[-1] == (
+        "the stacks of 2 ranks, and their GPUs, are in the members' logs: airyard logs 7 --attempt 1"
+    )
+    unseen = judge([late(0), late(1)], logs="airyard logs 7 --attempt 1")
+    assert unseen is not None
+    assert "airyard logs" not in str(unseen.evidence)
