@@ -10,10 +10,11 @@ from airyard.core.commands import AcquitNodes, ResetBreaker, SetMaintenance
 from airyard.core.decide.ailing import note
 from airyard.core.decide.decision import Decision, NodeNote, Operated, Scratch
 from airyard.core.decide.operating import HEALTH, named
-from airyard.core.errors import Conflict, Fix
+from airyard.core.errors import Conflict
 from airyard.core.events import BreakerReset, Event, NodeCordoned, NodeDrainOrdered
 from airyard.core.health import machine
-from airyard.core.health.states import HealthState, NodeHealth
+from airyard.core.health.states import WORKING, HealthState, NodeHealth
+from airyard.core.health.ways_out import in_words, way_out
 from airyard.core.state import ClusterState
 
 
@@ -28,8 +29,9 @@ def _maintain(scratch: Scratch, name: str, command: SetMaintenance) -> NodeNote:
     state, now_ms = scratch.state, scratch.now_ms
     health = state.health.get(name, NodeHealth())
     if (health.state is HealthState.MAINTENANCE) is command.on:
+        step = "" if health.state in WORKING else f"; {way_out(name, health.state).text}"
         there = (
-            "in maintenance already" if command.on else f"not in maintenance: {health.state.value.lower()}"
+            "in maintenance already" if command.on else f"not in maintenance: {in_words(health.state)}{step}"
         )
         return NodeNote(node=name, changed=False, message=f"is {there}")
     why = command.reason or ("maintenance" if command.on else "maintenance is over")
@@ -67,10 +69,11 @@ def acquit(state: ClusterState, command: AcquitNodes, now_ms: int) -> Decision:
 
 def _cannot_acquit(name: str, health: NodeHealth) -> Conflict:
     return Conflict(
-        f"node {name} is {health.state.value.lower()}; only a quarantined or enrolling one can be acquitted",
+        f"node {name} is {in_words(health.state)}; only one that is quarantined or tested before it works "
+        "can be acquitted",
         code="NODE_NOT_QUARANTINED",
         details={"node": name, "health": health.state.value},
-        fix=Fix(text="`airyard nodes NAME` shows how far it is", command=f"airyard nodes {name}"),
+        fix=way_out(name, health.state),
     )
 
 

@@ -25,6 +25,7 @@ from airyard.core.events import (
     NodeUncordoned,
 )
 from airyard.core.health.states import WORKING, NodeHealth
+from airyard.core.health.ways_out import in_words, way_out
 from airyard.core.policy import DAY_MS
 from airyard.core.policy_rules import listed, near
 from airyard.core.run import Cause, Exit, MemberPhase, Run
@@ -70,14 +71,12 @@ def uncordon(state: ClusterState, command: UncordonNodes, now_ms: int) -> Decisi
 
 
 def _is_unhealthy(name: str, health: NodeHealth) -> Conflict:
+    rule = f" ({health.rule})" if health.rule else ""
     return Conflict(
-        f"node {name} is {health.state.value.lower()} for its health ({health.rule}), so it cannot be opened",
+        f"node {name} is {in_words(health.state)}{rule}, so it cannot be opened",
         code="NODE_UNHEALTHY",
         details={"node": name, "health": health.state.value},
-        fix=Fix(
-            text="mend and test it with `airyard health maintenance`, or say that it was a false alarm",
-            command=f"airyard health acquit {name}",
-        ),
+        fix=way_out(name, health.state),
     )
 
 
@@ -205,7 +204,7 @@ def _check_away(machine: Machine, command: ConfirmDead) -> None:
             code="MACHINE_IS_ALIVE",
             details={"machine": machine.name},
             fix=Fix(
-                text="to empty it, drain its nodes: `airyard drain NODE`",
+                text=f"to empty it, drain its nodes: `airyard drain {command.name}`",
                 command=f"airyard drain {command.name}",
             ),
         )
