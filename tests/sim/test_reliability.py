@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -16,7 +17,7 @@ from airyard.core.run import Cause
 from airyard.sim.reliability.assumptions import FILE, Assumptions, Effect, load
 from airyard.sim.reliability.draws import Noise, draw_alarms, draw_faults
 from airyard.sim.reliability.nursed import Nursed
-from airyard.sim.reliability.report import study
+from airyard.sim.reliability.report import aims, study
 from airyard.sim.reliability.retrying import Retrying
 from airyard.sim.reliability.study import Question, analytic_ettr, figures, live
 from airyard.sim.reliability.tally import Tally, percentile
@@ -190,6 +191,34 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
         timeout=120,
         check=False,
     )
+
+
+def test_what_a_start_finds_days_later_says_nothing_of_how_fast_monitors_are(known: Assumptions) -> None:
+    found = study(known, Question(gpus=1024, days=20.0, rate="rsc1"), [1])
+    assert found.well.found_at_start > 0
+    assert found.well.kernel_cordon_p95_s < 15
+    assert [aim.partition(":")[0] for aim in aims(found.well)][-2:] == [
+        "the kernel's faults to cordon, p95 in s",
+        "what is polled to cordon, p95 in s",
+    ]
+    late = replace(found.well, kernel_cordon_p95_s=16.0, polled_cordon_p95_s=float("nan"))
+    assert aims(late)[-1].endswith("MISSED")
+    assert len(aims(late)) == len(aims(found.well)) - 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "it has no [detection]"),
+        (FILE.read_text(encoding="utf-8") + "\n[weather]\n", "no section weather"),
+        (FILE.read_text(encoding="utf-8").replace("\ncount = ", "\ncounted = ", 1), "[[kind]] number 1"),
+    ],
+)
+def test_assumptions_with_an_error_say_where(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=re.escape(says)):
+        load(file)
 
 
 def test_the_command_prints_the_table_or_its_figures() -> None:

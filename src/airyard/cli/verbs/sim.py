@@ -221,12 +221,12 @@ def what_if(app: App, changes: Sequence[str], file: Path | None, days: int, **op
 @click.option("--gpus", type=click.IntRange(8, 100_000), default=1024, help="GPUs of the run (1024).")
 @click.option("--days", type=click.FloatRange(0.1, 3650), default=60.0, help="So many days (60).")
 @click.option("--rate", default="rsc1", metavar="NAME", help="rsc1, rsc2, llama3, or another of the file.")
-@click.option("--seeds", type=click.IntRange(1, 1000), default=8, help="Seeds 1 to N (8).")
+@click.option("--seeds", type=click.IntRange(1, 1000), help="Seeds 1 to N (8).")
 @click.option("--seed", type=int, help="One seed instead.")
 @click.option("--assumptions", type=FILE, help="A file like src/airyard/sim/reliability/assumptions.toml.")
 @pass_app
 def reliability(
-    app: App, gpus: int, days: float, rate: str, seeds: int, seed: int | None, assumptions: Path | None
+    app: App, gpus: int, days: float, rate: str, seeds: int | None, seed: int | None, assumptions: Path | None
 ) -> None:
     """Live through months of a long run on a fleet that breaks, with health and without; same seed, same figures."""
     from airyard.sim.reliability.assumptions import load
@@ -235,12 +235,14 @@ def reliability(
 
     try:
         known = load(assumptions) if assumptions else load()
-    except (ValueError, KeyError, TypeError) as error:
-        raise click.UsageError(f"{assumptions}: {type(error).__name__}: {error}") from None
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"{assumptions}: {error}") from None
     if rate not in known.rates:
         raise click.UsageError(f"--rate {rate}: there are {', '.join(known.rates)}")
+    if seed is not None and seeds is not None:
+        raise click.UsageError("--seed is one seed, --seeds are several: give one of them")
     question = Question(gpus=gpus, days=days, rate=rate)
-    _show(app, study(known, question, [seed] if seed is not None else range(1, seeds + 1)))
+    _show(app, study(known, question, [seed] if seed is not None else range(1, (seeds or 8) + 1)))
 
 
 def _show(app: App, found: Comparison | WhatIf | Study) -> None:

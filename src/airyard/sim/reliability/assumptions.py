@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -67,10 +67,22 @@ class Assumptions:
 
 
 def load(path: Path = FILE) -> Assumptions:
-    """Read the file. Raises: OSError, ValueError, KeyError."""
+    """Read the file. Raises: OSError; ValueError, which says what is wrong and where."""
     data = tomllib.loads(path.read_text(encoding="utf-8"))
-    kinds = tuple(_kind(one) for one in data.pop("kind"))
-    return Assumptions(kinds=kinds, **data)
+    wanted = {one.name for one in fields(Assumptions)} - {"kinds"} | {"kind"}
+    if missing := sorted(wanted - set(data)):
+        raise ValueError(f"it has no [{missing[0]}]" if missing[0] != "kind" else "it has no [[kind]]")
+    if strange := sorted(set(data) - wanted):
+        raise ValueError(f"there is no section {strange[0]}; there are {', '.join(sorted(wanted))}")
+    kinds = []
+    for number, one in enumerate(data.pop("kind"), 1):
+        try:
+            kinds.append(_kind(one))
+        except KeyError as error:
+            raise ValueError(f"[[kind]] number {number} has no {error.args[0]}") from None
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ValueError(f"[[kind]] number {number}: {error}") from None
+    return Assumptions(kinds=tuple(kinds), **data)
 
 
 def _kind(data: dict[str, Any]) -> Kind:

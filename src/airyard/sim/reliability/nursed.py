@@ -69,6 +69,7 @@ class Nursed:
         self._struck_s: dict[int, float] = {}
         """The number of a fault → when it struck last."""
         self._seeing: Ill | None = None
+        self._at_start = False
         """What is being reported just now, if it is there."""
         self._do(commands.BeginEpoch(version="sim"))
         for name in world.nodes:
@@ -159,7 +160,12 @@ class Nursed:
         if self._seeing is not None and critical:
             kernel = self._seeing.fault.kind.channel == "kernel"
             spans = tally.kernel_to_cordon_s if kernel else tally.polled_to_cordon_s
-            spans.append(self.world.now_s - self._struck_s[self._seeing.fault.number])
+            if self._at_start:
+                tally.found_at_start += (
+                    1  # that says nothing of how fast monitors are: this one may have missed it
+                )
+            else:
+                spans.append(self.world.now_s - self._struck_s[self._seeing.fault.number])
         # After this decision is applied as a whole.
         self.world.after(0.0, partial(self.world.stop if critical else self.world.leave, node))
 
@@ -236,9 +242,9 @@ class Nursed:
         if not kind.channel and kind.lasting and ill.strikes == 1:
             self.world.after(self.known.person["silent_h"] * 3600, partial(self._noticed, ill))
 
-    def _see(self, ill: Ill) -> None:
+    def _see(self, ill: Ill, *, at_start: bool = False) -> None:
         kind = ill.fault.kind
-        self._seeing = ill
+        self._seeing, self._at_start = ill, at_start
         self._report(
             ill.fault.node,
             kind.rule,
@@ -330,7 +336,7 @@ class Nursed:
         for node in nodes:
             for ill in self.world.lasting(node):
                 if ill.fault.kind.again_h == 0 and ill.fault.kind.channel == "kernel":
-                    self.world.after(1.0, partial(self._see, ill))
+                    self.world.after(1.0, partial(self._see, ill, at_start=True))
                     return node
         return ""
 

@@ -14,6 +14,8 @@ from airyard.sim.reliability.study import (
     ALONE_AIM,
     ETTR_AIM,
     FALSE_CORDONS_AIM,
+    KERNEL_CORDON_AIM_S,
+    POLLED_CORDON_AIM_S,
     Figures,
     Question,
     figures,
@@ -50,6 +52,7 @@ ROWS: tuple[_Row, ...] = (
     ("  falsely, per 1,000 node-days", lambda f: _number(f.false_cordons, 2)),
     ("a fault that the kernel tells of, to cordon, p95", lambda f: _number(f.kernel_cordon_p95_s, 1, " s")),
     ("one that is polled, or a host that is away, p95", lambda f: _number(f.polled_cordon_p95_s, 1, " s")),
+    ("found first by the checks before a start", lambda f: _number(f.found_at_start)),
     ("nodes out of service, mean", lambda f: _share(f.out)),
     ("waited for nodes", lambda f: _number(f.short_h, 1, " h")),
     ("given up by the retry rules, all seeds", lambda f: str(f.given_up)),
@@ -126,6 +129,20 @@ def aims(well: Figures) -> list[str]:
             f"at most {FALSE_CORDONS_AIM}",
             2,
         ),
+        *_fast(well),
+    ]
+
+
+def _fast(well: Figures) -> list[str]:
+    """Say how fast faults lead to a cordon; nothing of those that did not come."""
+    found = (
+        ("the kernel's faults to cordon, p95 in s", well.kernel_cordon_p95_s, KERNEL_CORDON_AIM_S),
+        ("what is polled to cordon, p95 in s", well.polled_cordon_p95_s, POLLED_CORDON_AIM_S),
+    )
+    return [
+        _aim(name, value, value <= aim_s, f"at most {aim_s:g}", 1)
+        for name, value, aim_s in found
+        if not math.isnan(value)
     ]
 
 

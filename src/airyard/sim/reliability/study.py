@@ -20,6 +20,7 @@ from airyard.sim.reliability.world import World
 ETTR_AIM = 0.97
 ALONE_AIM = 0.9
 FALSE_CORDONS_AIM = 0.2
+KERNEL_CORDON_AIM_S, POLLED_CORDON_AIM_S = 15.0, 60.0
 """At most, per 1,000 node-days."""
 
 
@@ -79,6 +80,7 @@ class Figures:
     recovery_p95_s: float
     kernel_cordon_p95_s: float
     polled_cordon_p95_s: float
+    found_at_start: float
     repeated_kills: float
     false_cordons: float
     """Per 1,000 node-days."""
@@ -125,6 +127,7 @@ def figures(known: Assumptions, lives: Sequence[Lived]) -> Figures:
         recovery_p95_s=percentile(recoveries, 0.95),
         kernel_cordon_p95_s=percentile([s for tally in tallies for s in tally.kernel_to_cordon_s], 0.95),
         polled_cordon_p95_s=percentile([s for tally in tallies for s in tally.polled_to_cordon_s], 0.95),
+        found_at_start=sum(tally.found_at_start for tally in tallies) / count,
         repeated_kills=sum(tally.repeated_kills() for tally in tallies) / count,
         false_cordons=sum(tally.false_cordons for tally in tallies) / node_days * 1000,
         cordons=sum(tally.cordons for tally in tallies) / count,

@@ -36,6 +36,8 @@ class Tally:
     """Each: a critical fault that the kernel tells of, to the node's cordon."""
     polled_to_cordon_s: list[float] = field(default_factory=list)
     """The same of what is polled, and of hosts that are away."""
+    found_at_start: int = 0
+    """Nodes taken out for a fault of which the checks before a start knew first, or alone: its monitor missed some."""
     returned_alone: int = 0
     """Nodes that were taken out with a fault and work again, nobody having touched them."""
     returned_helped: int = 0
