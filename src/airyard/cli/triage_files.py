@@ -106,6 +106,9 @@ def _walk(folder: Path, found: list[Log], notes: list[str]) -> None:
             if name.startswith("."):
                 continue
             path = Path(place, name)
+            if path.is_fifo():  # nobody may ever write to it
+                notes.append(f"left out: {path} is a pipe; name it to have it read")
+                continue
             try:
                 log = _log(path, str(path), kernel=_is_kernel(name))
             except UserError as error:

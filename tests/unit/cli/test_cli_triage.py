@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,19 @@ def test_a_name_alone_makes_no_kernels_log(airyard: Any, tmp_path: Path, name: s
 def test_a_kernels_log_without_stamps_is_one_by_its_name(airyard: Any, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n")
     assert told(airyard("triage", str(tmp_path), "-o", "json"))["confirmed"] is True
+
+
+def test_a_pipe_in_a_folder_is_left_out_and_one_that_is_named_is_read(airyard: Any, tmp_path: Path) -> None:
+    pipe = tmp_path / "rank0.log"
+    os.mkfifo(pipe)
+    (tmp_path / "rank1.log").write_text("KeyError: 'x'\n")
+    code, out, err = airyard("triage", str(tmp_path))
+    assert (code, "user.exception" in out) == (0, True)
+    assert f"left out: {pipe} is a pipe" in err
+    writer = threading.Thread(target=pipe.write_text, args=("KeyError: 'y'\n",), daemon=True)
+    writer.start()
+    assert told(airyard("triage", str(pipe), "-o", "json"))["class"] == "user"
+    writer.join(5)
 
 
 def test_what_others_wrote_into_the_kernels_log_is_told(airyard: Any, tmp_path: Path) -> None:

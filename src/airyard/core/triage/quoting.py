@@ -12,18 +12,21 @@ from airyard.core.triage.signatures import Signature, signature_of
 
 MACHINES = frozenset((FailureClass.HARDWARE, FailureClass.DRIVER, FailureClass.NETWORK))
 _ENDING = MACHINES - {FailureClass.DRIVER}
-_OF_PROGRAM = re.compile(
-    r"(?:[A-Za-z_][\w.]*\.)?(?:Value|Type|Key|Index|Attribute|Name|Assertion|ZeroDivision|NotImplemented|UnboundLocal"
-    r"|Recursion|Lookup|Overflow|JSONDecode|UnicodeDecode|UnicodeEncode)Error:"
+_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*(?:Error|Exception))(?:\(\w+\))?:")
+_REPORTS = re.compile(
+    r"(?:Runtime|Accelerator|Internal|Unknown|System|OS|IO|Connection\w*|Timeout|BrokenPipe|External|Unavailable|Aborted"
+    r"|DeadlineExceeded|Cancelled|FailedPrecondition|ResourceExhausted|Enforce|ChildFailed|RayTask"
+    r"|\w*(?:CUDA|Cuda|cuda|NVML|Nvml|nvml|NCCL|Nccl|nccl|HIP|GPU|Gpu|Device|Driver|Xla|Jax|Torch|MXNet|Horovod|DeepSpeed"
+    r"|Lightning|Dist|Backend|Engine|Worker|Actor|Node|Rendezvous|Launch|Store|Process)\w*)?(?:Error|Exception)"
 )
-"""No driver and no library of the GPUs or the network reports by one of these."""
-_PATH = re.compile(r"\S*(?:[/\\]|\.(?:py|cc|cpp|cu|c|h|hpp)\b)\S*|\S*\d\S*")
+"""Exceptions by which drivers, libraries and launchers report. All others are of programs themselves, or of Python."""
+_PATH = re.compile(r"\S*(?:[/\\]|\.(?:py|cc|cpp|cu|c|h|hpp)\b)\S*|\S*\d\S*|\w+(?:\.\w+)+")
 _WORD = re.compile(r"[A-Za-z_]{2,}")
 _USUAL = re.compile(
     r"errors?|err|exception|what|terminate|called|after|throwing|an|instance|of|runtime_error|nccl|warn(?:ing)?|info"
     r"|fatal|critical|debug|cuda|cudnn|cublas|nvml|gpu|fail(?:ure|ed)?|rank|rdzv|caught|traceback|python|process|group"
     r"|watchdog|thread|terminated|with|unhandled|the|main|net|ib|async|system|call|last|stderr|stdout|to|initialize"
-    r"|training|job|run|worker|trainer|torch|distributed|on|in|by|reason|root|cause|\w*Error|\w*Exception",
+    r"|training|job|run|worker|trainer|torch|distributed|on|in|by|reason|root|cause|\w*Error\w*|\w*Exception",
     re.IGNORECASE,
 )
 
@@ -33,8 +36,10 @@ def spoken_of(text: str) -> Signature | None:
     signature = signature_of(text)
     if signature is None or signature.failure_class not in MACHINES:
         return signature
-    own = _OF_PROGRAM.match(text)
-    return signature_of(f"{own[0]} it") if own is not None else signature
+    named = _EXCEPTION.match(text)
+    if named is None or _REPORTS.fullmatch(named[1]) is not None:
+        return signature
+    return signature_of(f"{named[0]} it")
 
 
 def is_quoted(text: str, signature: Signature) -> bool:

@@ -289,6 +289,12 @@ KEY_ERROR = "Traceback (most recent call last):\n  File \"t.py\", line 3, in <mo
     [
         f"ValueError: {ECC} is not handled by my parser\n",
         f"pkg.errors.JSONDecodeError: {ECC}: line 1 column 1\n",
+        f"AssertionError: assert 'a' == '{ECC}'\n",
+        "MyError: GPU is lost\n",
+        "my.ConfigError: Driver/library version mismatch: plugin 3 vs lib 4\n",
+        'Traceback (most recent call last):\n  File "t.py", line 3, in f\n'
+        "    if 'uncorrectable ECC error' in str(e): raise\n"
+        "IndexError: list index out of range\n",
         f"sample text: RuntimeError: {ECC}\nstep 11 loss 3.1\n{KEY_ERROR}",
         f"WARNING retry after: {ECC} (simulated)\nstep 2\nstep 3\nValueError: bad config\n",
         f"the data has <{ECC}> in it\nRuntimeError: shape '[2, 3]' is invalid for input of size 5\n",
@@ -307,6 +313,9 @@ def test_a_fault_that_a_program_only_speaks_of_is_not_why_it_ended(log: str) -> 
     [
         f"RuntimeError: {ECC}\n{KEY_ERROR}",
         f"[rank3]: torch.AcceleratorError: {ECC}\n{KEY_ERROR}",
+        f"pynvml.NVMLError_GpuIsLost: GPU is lost\n{KEY_ERROR}",
+        f"Exception: {ECC}\n",
+        f"ray.exceptions.RayTaskError(RuntimeError): {ECC}\n",
         f"2025-11-02 10:00:00,123 ERROR train.py:88 Exception: {ECC}\n{KEY_ERROR}",
         f"terminate called after throwing an instance of 'c10::Error'\n  what():  {ECC}\n{KEY_ERROR}",
         f"the data has <{ECC}> in it\n",
