@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -41,6 +42,12 @@ NEVER_SUMS = "import torch.distributed as d; meet = d.init_process_group\n" + (
 AFTER_ONE = "import torch.distributed as d; add = d.all_reduce\n" + (
     "d.all_reduce = lambda *a, **k: (add(*a, **k), hang())"
 )
+ONE_IS_WRONG = """import os, torch.distributed as d
+add = d.all_reduce
+def wrong(data, *a, **k):
+    add(data, *a, **k)
+    data += os.environ["LOCAL_RANK"] == "1"
+d.all_reduce = wrong"""
 STUCK_IN_IT = "import torch.distributed as d; d.all_reduce = hang"
 
 
@@ -60,8 +67,9 @@ def torch_python(make_yard: Callable[..., Yard], environment_cache: Path) -> Ite
 class Gang:
     """Members on this machine that take themselves for nodes n0, n1, ...; ``odd``: what some do beforehand."""
 
-    def __init__(self, folder: Path, python: Path, count: int, odd: Mapping[int, str]) -> None:
-        self.folder, self.count = folder, count
+    def __init__(self, folder: Path, python: Path, count: int, odd: Mapping[int, str], gpus: int = 0) -> None:
+        self.folder, self.count, self.gpus = folder, count, gpus
+        folder.mkdir(exist_ok=True)
         self.notes: dict[int, list[str]] = {member: [] for member in range(count)}
         self.said: dict[int, str] = {}
         self.stop = threading.Event()
@@ -72,18 +80,25 @@ class Gang:
             path.chmod(0o755)
             self.pythons[member] = path
 
-    def run(self, visible_devices: str = "", facts: Mapping[str, str] | None = None) -> None:
+    def order(self, member: int) -> dict[str, Any]:
+        """What a member is told; GPUs by their names, as a profile of a fake NVML has them: without a driver."""
+        mine = [f"GPU-{member}-{index}" for index in range(self.gpus)]
+        return {
+            "member": member,
+            "preflight": {"strict": True, "uuids": mine},
+            "devices": list(range(self.gpus)),
+            "visible_devices": ",".join(mine),
+        }
+
+    def run(self) -> None:
         """Have all members check at once, until each has said what came of it."""
         made = {member: self._checks(member) for member in range(self.count)}
-        told = [checks.facts({"profile": "fast"}) for checks in made.values()]
-        told_facts = [{**each["facts"], **(facts or {})} for each in told]
-        asked = {"store_port": told[0]["store_port"], "facts": told_facts}
+        told = [checks.facts(self.order(member)) for member, checks in made.items()]
+        facts = [{**each["facts"], "driver": ""} for each in told]
+        asked = {"store_port": told[0]["store_port"], "facts": facts}
         go = {"gang_checks": asked, "peers": [{"address": "127.0.0.1"}]}
         with ThreadPoolExecutor(self.count) as pool:
-            for each in [
-                pool.submit(self._check, member, made[member], go, visible_devices)
-                for member in range(self.count)
-            ]:
+            for each in [pool.submit(self._check, member, checks, go) for member, checks in made.items()]:
                 each.result()
 
     def _checks(self, member: int) -> GangChecks:
@@ -94,16 +109,15 @@ class Gang:
             should_stop=self.stop.is_set,
         )
 
-    def _check(self, member: int, checks: GangChecks, go: Mapping[str, Any], devices: str) -> None:
+    def _check(self, member: int, checks: GangChecks, go: Mapping[str, Any]) -> None:
         part = Part(
             python=self.pythons[member],
             environment={**os.environ, "OMP_NUM_THREADS": "1"},
             before_exec=lambda: None,
             limits=limits(packaged(), ""),
         )
-        order = {"member": member, "preflight": {"strict": True}, "visible_devices": devices}
         try:
-            checks.check(order, go, part)
+            checks.check(self.order(member), go, part)
             self.said[member] = ""
         except GangUnfit as unfit:
             self.said[member] = f"{unfit.cause} {unfit.message}"
@@ -120,7 +134,28 @@ def test_a_gang_that_is_well_sums(tmp_path: Path, torch_python: Path) -> None:
     gang = Gang(tmp_path, torch_python, 3, {})
     gang.run()
     assert gang.said == dict.fromkeys(range(3), "")
-    assert all("net.all_reduce over 3 nodes" in notes[-1] for notes in gang.notes.values())
+    assert all("net.all_reduce over 3 nodes, 3 ranks" in notes[-1] for notes in gang.notes.values())
+
+
+def test_every_gpu_takes_part_and_one_that_sums_wrongly_is_named(tmp_path: Path, torch_python: Path) -> None:
+    well = Gang(tmp_path / "well", torch_python, 2, {}, gpus=2)
+    well.run()
+    assert well.said == dict.fromkeys(range(2), "")
+    assert all("over 2 nodes, 4 ranks" in notes[-1] for notes in well.notes.values())
+    gang = Gang(tmp_path / "ill", torch_python, 2, {1: ONE_IS_WRONG}, gpus=2)
+    gang.run()
+    words = "NODE preflight: node n1 failed net.all_reduce: a sum over the run's nodes came out wrong on its GPU 1;"
+    assert words in gang.said[1], gang.said
+    assert gang.said[0].startswith("PLATFORM"), "it waits to be stopped"
+
+
+@pytest.mark.usefixtures("short")
+def test_of_many_ranks_the_silent_one_is_named(tmp_path: Path, torch_python: Path) -> None:
+    one = "import os\nif os.environ['LOCAL_RANK'] == '1':\n" + textwrap.indent(NEVER_SUMS, "    ")
+    gang = Gang(tmp_path, torch_python, 2, {1: one}, gpus=2)
+    gang.run()
+    words = "rank 3 on node n1 told that it came, and got no further, unlike the others [suspect: n1]"
+    assert [said for said in gang.said.values() if said.startswith("NETWORK") and words in said], gang.said
 
 
 @pytest.mark.usefixtures("short")

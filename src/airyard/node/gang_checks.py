@@ -1,6 +1,6 @@
 """Checks of a gang's nodes with each other, between GO and the command: are they alike, do they sum rightly together.
 
-Owns: what READY says for it, the one rank of the sum, deadlines, the certificate of a set of nodes. Must not know: the
+Owns: what READY says for it, the ranks of the sum, the certificate of a set of nodes. Must not know: the
 server, what follows from a refusal (``core/decide``), how members meet (``meeting.py``).
 
 All members get the same facts with GO and come to the same verdict: of nodes that differ the odd ones refuse, and the
@@ -11,6 +11,7 @@ variables. What is not known (no torch, a rank that never came) lets the gang go
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import socket
 import time
@@ -28,10 +29,10 @@ from airyard.checks.thresholds import VERSION, generation_of, limits, of_pool
 from airyard.core.health.clocks import CHECK as CLOCK
 from airyard.core.health.clocks import Reading, clocks_off
 from airyard.core.health.facts import CheckStatus
-from airyard.core.health.gang_sums import CHECK, silence_in_words
-from airyard.core.health.gangs import SURE, Facts, Odd, certified, group_key, odd_ones
+from airyard.core.health.gang_sums import CHECK, Look, silence_in_words
+from airyard.core.health.gangs import SURE, Facts, Odd, are_whole, certified, group_key, odd_ones, rank_owners
 from airyard.node.exit_record import boot_id, read_json, write_json_by_rename
-from airyard.node.gang_ranks import Part, Rank, RanksInterrupted
+from airyard.node.gang_ranks import Part, Ranks, RanksInterrupted
 from airyard.node.preflight import mark_of
 
 FAULT = "preflight"
@@ -64,10 +65,11 @@ class GangChecks:
         self._note = note
         self._should_stop = should_stop
 
-    def facts(self, asked: Mapping[str, Any] | None, clock: Reading | None = None) -> dict[str, Any]:
+    def facts(self, order: Mapping[str, Any], clock: Reading | None = None) -> dict[str, Any]:
         """Return what READY says beside where the member is met; nothing where no checks were asked for."""
-        if not asked:
+        if not (asked := order.get("preflight")):
             return {}
+        gpus = _gpus(order)
         facts = {
             "node": self._node,
             "boot_id": boot_id(),
@@ -75,6 +77,9 @@ class GangChecks:
             "image": os.environ.get("AIRYARD_IMAGE_DIGEST", ""),
             "communication": fingerprint(communication(os.environ, Path("/etc/nccl.conf"), None)),
             "certified": " ".join(self._certified()),
+            "ranks": str(len(gpus) or 1),
+            "gpus": hashlib.sha256(",".join(sorted(gpus)).encode()).hexdigest()[:12] if gpus else "",
+            "whole": "1" if gpus and set(gpus) == set(asked.get("uuids") or ()) else "",
             **(clock.facts() if clock is not None else {}),
         }
         return {"facts": facts, "store_port": _free_port()}
@@ -101,21 +106,30 @@ class GangChecks:
         began = time.monotonic()
         address = f"tcp://{go['peers'][0]['address']}:{asked['store_port']}"
         on_gpu = all(said.get("driver") for said in facts.values()) and bool(order.get("visible_devices"))
-        rank = Rank(
-            part=part, rank=member, world=len(facts), store=address, backend="nccl" if on_gpu else "gloo"
+        owners = rank_owners(facts)
+        ranks = Ranks(
+            part=part,
+            first=owners.index(member),
+            count=owners.count(member),
+            world=len(owners),
+            store=address,
+            backend="nccl" if on_gpu else "gloo",
         )
         try:
-            said = rank.run(self._should_stop)
+            said = ranks.run(self._should_stop)
         except RanksInterrupted:
             raise GangUnfit("CANCELLED", "the checks of the gang were interrupted") from None
-        silent = self._silent(rank, facts, member)
+        silent = self._silent(ranks.look, facts, owners, member)
         if said is None:
-            self._note(f"preflight: {CHECK} says nothing: {rank.why}{silent}")
+            self._note(f"preflight: {CHECK} says nothing: {ranks.why}{silent}")
             return
         if "problem" in said:
             said["problem"] += silent
-        self._judge(said, facts, member, strict=strict, limits=part.limits)
-        self._note(f"preflight: {CHECK} over {len(facts)} nodes in {time.monotonic() - began:.1f} s")
+        said["wrong"] = [rank for rank in map(int, said.get("wrong") or ()) if rank < len(owners)]
+        self._judge(said, facts, order, owners, limits=part.limits)
+        self._note(
+            f"preflight: {CHECK} over {len(facts)} nodes, {len(owners)} ranks, in {time.monotonic() - began:.1f} s"
+        )
         self._certify(key)
 
     # --- alike
@@ -167,26 +181,29 @@ class GangChecks:
         self,
         said: Mapping[str, Any],
         facts: Mapping[int, Facts],
-        member: int,
+        order: Mapping[str, Any],
+        owners: Sequence[int],
         *,
-        strict: bool,
         limits: Thresholds,
     ) -> None:
         """Judge what the ranks came to. Raises: GangUnfit."""
+        member, strict = int(order["member"]), bool((order.get("preflight") or {}).get("strict"))
         if problem := said.get("problem"):
             text = f"preflight: {CHECK}: the sum over the run's nodes did not end: {problem}"
             raise GangUnfit("NETWORK", f"{text}; next: test the nodes in pairs")
-        wrong = [int(each) for each in said.get("wrong") or ()]
+        wrong = {owners[rank] for rank in said["wrong"]}
         if wrong and len(wrong) < len(facts):
             # Who got another result than it should is known to all of them.
             if member not in wrong:
                 self._wait_for_stop(f"{CHECK}: the sum came out wrong on another node")
-            text = f"preflight: node {self._node} failed {CHECK}: a sum over the run's nodes came out wrong on it"
+            there = _devices_of(said["wrong"], order, owners)
+            text = f"preflight: node {self._node} failed {CHECK}: a sum over the run's nodes came out wrong on {there}"
             raise GangUnfit("NODE", f"{text}; next: take it out of use and test its GPUs", FAULT)
         if wrong:
             text = f"preflight: {CHECK}: the sum came out wrong on all {len(facts)} nodes"
             raise GangUnfit("NETWORK", f"{text}; next: test them in pairs")
-        found = summed(CHECK, said, limits.get("nodes_gb_s"), limits["small_message_share"])
+        floor = limits.get("nodes_gb_s") if are_whole(facts) else None
+        found = summed(CHECK, said, floor, limits["small_message_share"])
         for result in found:
             if result.status is not CheckStatus.FAIL:
                 continue
@@ -196,12 +213,12 @@ class GangChecks:
             self._note(f"preflight: warn {CHECK}: {text}")
 
     @staticmethod
-    def _silent(rank: Rank, facts: Mapping[int, Facts], member: int) -> str:
+    def _silent(look: Look | None, facts: Mapping[int, Facts], owners: Sequence[int], member: int) -> str:
         """Say who was silent when nothing went on; empty where nobody looked."""
-        if rank.look is None:
+        if look is None:
             return ""
         names = {each: said.get("node", str(each)) for each, said in facts.items()}
-        return f": {silence_in_words(rank.look, sorted(facts), names, teller=member)}"
+        return f": {silence_in_words(look, owners, names, teller=member)}"
 
     # --- certificates
 
@@ -241,6 +258,20 @@ def limits_of(asked: Mapping[str, Any], node_folder: Path) -> Thresholds:
     if told := asked.get("limits"):
         table = of_pool(table, told["tables"], told["pool"])
     return limits(table, generation_of(str(asked.get("model") or "")))
+
+
+def _gpus(order: Mapping[str, Any]) -> list[str]:
+    return [uuid for uuid in str(order.get("visible_devices") or "").split(",") if uuid]
+
+
+def _devices_of(wrong: Sequence[int], order: Mapping[str, Any], owners: Sequence[int]) -> str:
+    """Say on which of the member's GPUs a sum was wrong."""
+    member, devices = int(order["member"]), list(order.get("devices") or ())
+    first = owners.index(member)
+    mine = [rank - first for rank in wrong if owners[rank] == member]
+    if owners.count(member) != len(devices) or not _gpus(order):
+        return "it"
+    return "its GPU " + ", ".join(str(devices[each]) for each in mine[:8])
 
 
 def _free_port() -> int:

@@ -51,7 +51,7 @@ class GangGate:
         if meeting is None or not asked:
             return meeting
         try:
-            return {**meeting, **self._checks().facts(asked, self._clock())}
+            return {**meeting, **self._checks().facts(self._order, self._clock())}
         except Exception as error:  # a gang of which one node says nothing is not checked
             self._note(f"preflight: this node says nothing of itself: {type(error).__name__}: {error}")
             return meeting

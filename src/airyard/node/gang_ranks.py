@@ -29,8 +29,9 @@ SUM_S = 30.0
 _TELLS_S = 8.0
 """So long before its deadline a child looks itself where the ranks stand: twice, three seconds apart."""
 _SIZES = {"gloo": (4096, 16 << 20), "nccl": (4096, 256 << 20)}
+_AFTER_S, _YIELDS_S = 2.0, 4.0
 _LOOK_S = 0.05
-_LONGEST = 300
+_LONGEST, _MOST_READ = 300, 1 << 16
 
 
 class RanksInterrupted(Exception):
@@ -50,25 +51,71 @@ class Part:
     """Of this node's GPUs."""
 
 
-class Rank:
-    """One rank: a child as the member's command would be, with a deadline."""
+class _Child:
+    """One rank: a child as the member's command would be."""
 
-    def __init__(self, *, part: Part, rank: int, world: int, store: str, backend: str) -> None:
-        self._part = part
-        self._arguments = [
-            "--backend",
-            backend,
-            "--store",
-            store,
-            "--rank",
-            str(rank),
-            "--world",
-            str(world),
-        ]
+    def __init__(self, part: Part, number: int, arguments: list[str], room: contextlib.ExitStack) -> None:
+        """Start it; ``room`` ends it and takes its files away. Raises: OSError, subprocess.SubprocessError."""
+        joined, told_joined = os.pipe()
+        self._came = room.enter_context(os.fdopen(joined, "rb"))
+        try:
+            told = tempfile.TemporaryFile()  # noqa: SIM115  # the room closes it
+            self._told: IO[bytes] = room.enter_context(told)
+            self._process = self._start(part, number, [*arguments, "--joined", str(told_joined)], told_joined)
+        finally:
+            os.close(told_joined)
+        room.callback(self._end)
+        self.has_come = False
+        """It has met all others."""
+
+    def _start(self, part: Part, number: int, arguments: list[str], joined: int) -> subprocess.Popen[bytes]:
+        variables = {**part.environment, "LOCAL_RANK": str(number)}
+        variables.setdefault("OMP_NUM_THREADS", "1")
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # the child only makes system calls before exec
+            return subprocess.Popen(
+                [str(part.python), str(CHILD), "group", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=self._told,
+                stderr=subprocess.STDOUT,
+                env=variables,
+                cwd="/",
+                start_new_session=True,
+                pass_fds=(joined,),
+                preexec_fn=part.before_exec,  # noqa: PLW1509  # see above
+            )
+
+    def _end(self) -> None:
+        if self._process.poll() is None:
+            signal_group(self._process.pid, "SIGKILL")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(2.0)
+
+    def look_at(self) -> int | None:
+        """Notice whether it came; return its exit code, None while it runs. The pipe has a word, else its end."""
+        code = self._process.poll()
+        if not self.has_come and select.select([self._came], [], [], 0)[0]:
+            self.has_come = bool(os.read(self._came.fileno(), 16))
+        return code
+
+    def lines(self) -> list[str]:
+        """Return what it has printed so far."""
+        end = os.fstat(self._told.fileno()).st_size
+        said = os.pread(self._told.fileno(), _MOST_READ, max(0, end - _MOST_READ))
+        return said.decode("utf-8", "replace").strip().splitlines()
+
+
+class Ranks:
+    """The ranks of one member, numbered from ``first``: one for each of its GPUs, with a deadline for all."""
+
+    def __init__(self, *, part: Part, first: int, count: int, world: int, store: str, backend: str) -> None:
+        self._part, self._first, self._count = part, first, count
+        self._arguments = ["--backend", backend, "--store", store, "--world", str(world)]
         self._arguments += ["--sizes", ",".join(str(size) for size in _SIZES[backend])]
         self._arguments += ["--join-s", f"{max(JOIN_S - _TELLS_S, 0.1):g}"]
         self._arguments += ["--sum-s", f"{max(SUM_S - _TELLS_S, 0.1):g}"]
-        self._came = False
         self.why = ""
         """Why nothing is known."""
         self.look: Look | None = None
@@ -79,75 +126,76 @@ class Rank:
 
         ``look`` is where all ranks stood then. Raises: RanksInterrupted.
         """
-        joined, told_joined = os.pipe()
-        with tempfile.TemporaryFile() as told, open(joined, "rb") as came:
+        children: list[_Child] = []
+        with contextlib.ExitStack() as room:
             try:
-                child = self._start(told, told_joined)
+                for number in range(self._count):
+                    children.append(_Child(self._part, number, self._of(number), room))
             except (OSError, subprocess.SubprocessError) as error:
                 self.why = f"it could not be started: {error}"
                 return None
-            finally:
-                os.close(told_joined)
-            try:
-                ended = self._wait(child, came, should_stop)
-            finally:
-                if child.poll() is None:
-                    signal_group(child.pid, "SIGKILL")
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        child.wait(2.0)
-            told.seek(0)
-            return self._result(told.read(), ended=ended, code=child.returncode)
+            codes = self._wait(children, should_stop)
+            return self._result(children, codes)
 
-    def _start(self, told: IO[bytes], joined: int) -> subprocess.Popen[bytes]:
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # the child only makes system calls before exec
-            return subprocess.Popen(
-                [str(self._part.python), str(CHILD), "group", *self._arguments, "--joined", str(joined)],
-                stdin=subprocess.DEVNULL,
-                stdout=told,
-                stderr=subprocess.STDOUT,
-                env=dict(self._part.environment),
-                cwd="/",
-                start_new_session=True,
-                pass_fds=(joined,),
-                preexec_fn=self._part.before_exec,  # noqa: PLW1509  # see above
-            )
+    def _of(self, number: int) -> list[str]:
+        # One of a member looks: what all ranks tell is the same for whoever asks.
+        return [*self._arguments, "--rank", str(self._first + number), *(["--no-look"] if number else [])]
 
-    def _wait(
-        self, child: subprocess.Popen[bytes], joined: IO[bytes], should_stop: Callable[[], bool]
-    ) -> bool:
-        """Return whether the child ended in time. The pipe has a word once all came together, else its end."""
+    def _wait(self, children: list[_Child], should_stop: Callable[[], bool]) -> list[int | None]:
+        """Return how each ended; None: not in time. Where one failed the others have a moment more."""
         until = time.monotonic() + JOIN_S
-        while child.poll() is None:
+        came = failed = waited = False
+        while None in (codes := [child.look_at() for child in children]):
             if should_stop():
                 raise RanksInterrupted
-            if not self._came and select.select([joined], [], [], 0)[0] and os.read(joined.fileno(), 16):
-                self._came, until = True, time.monotonic() + SUM_S
-            if time.monotonic() >= until:
-                return False
+            now = time.monotonic()
+            if not came and any(child.has_come for child in children):
+                came, until = True, now + SUM_S
+            if not failed and any(codes):
+                failed, until = True, min(until, now + _AFTER_S)
+            if now >= until:
+                if waited or failed or self._looked(children):
+                    break
+                # Its own rank is silent: one that sees more is to be heard first, for the first end counts.
+                waited, until = True, now + _YIELDS_S
             time.sleep(_LOOK_S)
-        self._came = self._came or bool(os.read(joined.fileno(), 16))
-        return True
+        return codes
 
-    def _result(self, said: bytes, *, ended: bool, code: int | None) -> dict[str, Any] | None:
-        lines = said.decode("utf-8", "replace").strip().splitlines()
-        last = lines[-1][:_LONGEST] if lines else f"exit code {code}"
-        self.look = next((look for line in reversed(lines) if (look := _look_of(line)) is not None), None)
-        if ended and code == 0:
-            try:
-                found: dict[str, Any] = json.loads(lines[-1])
-            except (ValueError, IndexError):
-                found = {"skipped": last}
-            if "skipped" not in found:
-                return found
-            self.why = str(found["skipped"])
+    @staticmethod
+    def _looked(children: list[_Child]) -> bool:
+        return any(_look_of(line) is not None for line in children[0].lines())
+
+    def _result(self, children: list[_Child], codes: list[int | None]) -> dict[str, Any] | None:
+        said = [child.lines() for child in children]
+        self.look = next((look for line in reversed(said[0]) if (look := _look_of(line)) is not None), None)
+        wrong = next((number for number, code in enumerate(codes) if code), None)
+        has_come = any(child.has_come for child in children)
+        if wrong is not None or None in codes:
+            if wrong is not None:
+                lines = [line for line in said[wrong] if _look_of(line) is None]
+                last = lines[-1][:_LONGEST] if lines else f"exit code {codes[wrong]}"
+                why = f"rank {self._first + wrong}: {last}" if self._count > 1 else last
+            elif has_come:
+                why = f"it was not done {SUM_S:g} s after all had come together"
+            else:
+                why = f"the ranks did not come together within {JOIN_S:g} s"
+            if has_come:
+                return {"problem": why}
+            self.why = why
             return None
-        if self._came:
-            return {"problem": last if ended else f"it was not done {SUM_S:g} s after all had come together"}
-        self.why = last if ended else f"the ranks did not come together within {JOIN_S:g} s"
+        found = _found(said[0])
+        if "skipped" not in found:
+            return found
+        self.why = str(found["skipped"])
         return None
+
+
+def _found(lines: list[str]) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(lines[-1])
+    except (ValueError, IndexError):
+        return {"skipped": lines[-1][:_LONGEST] if lines else "it said nothing"}
+    return found
 
 
 def _look_of(line: str) -> Look | None:

@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,8 @@ class Gang:
         self, folder: Path, count: int, script: str, *, strict: bool = True, generation: str = ""
     ) -> None:
         self.generation = generation
+        self.gpus = 0
+        self.others: tuple[str, ...] = ()
         self.folder = folder
         self.count = count
         self.strict = strict
@@ -55,11 +58,18 @@ class Gang:
             should_stop=self.stopped.is_set,
         )
 
+    def order(self, member: int) -> dict[str, Any]:
+        """What a member is told: its GPUs, and which its node has."""
+        mine = [f"GPU-{member}-{index}" for index in range(self.gpus)]
+        asked = {"profile": "fast", "strict": self.strict, "uuids": [*mine, *self.others]}
+        devices = list(range(4, 4 + self.gpus))
+        return {"member": member, "preflight": asked, "devices": devices, "visible_devices": ",".join(mine)}
+
     def run(self, **odd: dict[int, str]) -> dict[int, GangUnfit | None]:
         """Have all members check; ``odd``: other facts of some. One refusal stops the others, as a server does."""
         facts = []
         for member in range(self.count):
-            told = dict(self.checks(member).facts({"profile": "fast"})["facts"])
+            told = dict(self.checks(member).facts(self.order(member))["facts"])
             told.update({fact: values[member] for fact, values in odd.items() if member in values})
             facts.append(told)
         go = {"gang_checks": {"store_port": 1, "facts": facts}, "peers": [{"address": "127.0.0.1"}]}
@@ -71,9 +81,8 @@ class Gang:
                 before_exec=lambda: None,
                 limits=limits(packaged(), self.generation),
             )
-            order = {"member": member, "preflight": {"strict": self.strict}}
             try:
-                self.checks(member).check(order, go, part)
+                self.checks(member).check(self.order(member), go, part)
             except GangUnfit as unfit:
                 self.said[member] = unfit
                 if unfit.fault or unfit.cause == "NETWORK":
@@ -95,7 +104,7 @@ class Gang:
 def test_like_nodes_that_sum_rightly_are_certified_and_the_next_start_starts_nothing(tmp_path: Path) -> None:
     gang = Gang(tmp_path, 3, SUMS.replace("WRONG", "[]"))
     assert gang.run() == dict.fromkeys(range(3))
-    assert len([line for line in gang.notes if "net.all_reduce over 3 nodes" in line]) == 3
+    assert len([line for line in gang.notes if "net.all_reduce over 3 nodes, 3 ranks" in line]) == 3
     assert [len(list((tmp_path / f"n{member}/certificates").glob("gang-*.json"))) for member in range(3)] == [
         1
     ] * 3
@@ -198,6 +207,7 @@ def test_a_sum_that_is_too_slow_is_the_networks_where_the_pool_asked(
     tmp_path: Path, strict: bool, cause: str | None
 ) -> None:
     gang = Gang(tmp_path, 2, SUMS.replace("WRONG", "[]"), strict=strict, generation="H200")
+    gang.gpus = 2
     gang.run()
     first = next(iter(one for one in gang.said.values() if one is not None), None)
     assert (first.cause if first is not None else None) == cause
@@ -225,7 +235,7 @@ def test_a_way_that_swallows_large_packets_is_the_networks_where_the_pool_asked(
         part = Part(python=None, environment={}, before_exec=lambda: None, limits=limits(packaged(), ""))
         for strict in (True, False):
             gang = Gang(tmp_path, 2, "exit 1\n", strict=strict)
-            told = gang.checks(0).facts({"profile": "fast"})["facts"]
+            told = gang.checks(0).facts(gang.order(0))["facts"]
             go = {"gang_checks": {"store_port": 1, "facts": [told, told]}, "peers": peers}
             order = {"member": 0, "preflight": {"strict": strict}}
             if not strict:
@@ -257,6 +267,54 @@ def test_each_calls_those_that_come_next_on_other_machines() -> None:
     assert others([], 0) == []
 
 
+def test_half_a_node_is_not_measured_by_what_whole_ones_have(tmp_path: Path) -> None:
+    gang = Gang(tmp_path, 2, SUMS.replace("WRONG", "[]"), generation="H200")
+    gang.gpus, gang.others = 2, ("GPU-x",)
+    assert gang.run() == {0: None, 1: None}
+    assert not any("GB/s" in line for line in gang.notes)
+
+
+def test_each_gpu_has_a_rank_and_the_one_with_a_wrong_sum_is_named(tmp_path: Path) -> None:
+    script = f'echo "$LOCAL_RANK $*" >> {tmp_path}/asked\n' + SUMS.replace("WRONG", "[3]")
+    gang = Gang(tmp_path, 3, script)
+    gang.gpus = 2
+    gang.run()
+    lines = (tmp_path / "asked").read_text().splitlines()
+    asked = {(line.split()[0], line.split(" --rank ")[1].split()[0]) for line in lines}
+    assert asked >= {("0", "2"), ("1", "3")}
+    assert all("--world 6" in line and ("--no-look" in line) == (line[0] == "1") for line in lines)
+    refused = gang.said[1]
+    assert refused is not None
+    assert (refused.cause, refused.fault) == ("NODE", "preflight")
+    assert "came out wrong on its GPU 5;" in refused.message
+    assert all(one is not None and one.fault == "" for member, one in gang.said.items() if member != 1)
+
+
+def test_one_rank_that_fails_ends_those_beside_it_and_is_told(tmp_path: Path) -> None:
+    script = ARGUMENT + 'echo joined >&$fd; [ "$LOCAL_RANK" = 1 ] || exec sleep 600; echo broken; exit 3\n'
+    gang = Gang(tmp_path, 2, script)
+    gang.gpus = 3
+    began = time.monotonic()
+    gang.run()
+    assert time.monotonic() - began < 20, "the others had a moment, not their deadline"
+    told = [one.message for one in gang.said.values() if one is not None and one.cause == "NETWORK"]
+    assert any(
+        "did not end: rank 1: broken;" in each or "did not end: rank 4: broken;" in each for each in told
+    )
+
+
+def test_a_member_whose_rank_sees_nothing_lets_others_speak_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gang_ranks, "SUM_S", 1.0)
+    look = '{"stuck": ["joined", "joined"], "quiet": [0], "moved": false}'
+    case = f"case \"$*\" in *'--rank 1'*) echo '{look}';; esac\n"
+    gang = Gang(tmp_path, 2, case + ARGUMENT + "echo joined >&$fd; exec sleep 600\n")
+    gang.run()
+    assert gang.causes() == {0: ("CANCELLED", ""), 1: ("NETWORK", "")}
+    assert "rank 0 on node n0 told that it joined the others, and then nothing more" in str(gang.said[1])
+
+
 def test_a_bug_between_go_and_the_command_is_told(tmp_path: Path) -> None:
     """On a thread of its own nobody else would hear of it, and the member would wait for ever."""
     gate = GangGate({"members": 2}, "n0", tmp_path, lambda line: None, lambda: False)
@@ -286,7 +344,7 @@ def test_a_member_that_is_to_end_leaves_no_rank_behind(tmp_path: Path) -> None:
 
 def test_nothing_is_said_where_nothing_was_asked(tmp_path: Path) -> None:
     gang = Gang(tmp_path, 1, "exit 1\n")
-    assert gang.checks(0).facts(None) == {}
+    assert gang.checks(0).facts({}) == {}
     part = Part(python=None, environment={}, before_exec=lambda: None, limits=limits(packaged(), ""))
     gang.checks(0).check({"member": 0}, {"peers": []}, part)
     assert gang.notes == []

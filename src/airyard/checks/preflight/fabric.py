@@ -142,7 +142,7 @@ GROUP = Probe(
             name="net.all_reduce",
             number=48,
             title="all-reduce over the run's own nodes",
-            passes="right on every rank; nodes_gb_s, where it is set",
+            passes="right on every rank; nodes_gb_s between whole nodes, where it is set",
             judge=_group,
             component=Component.NETWORK,
         ),

@@ -327,7 +327,7 @@ class _Phases:
                     store = None
             if self._joined_s and not has_joined:
                 has_joined, until = True, self._joined_s + options.sum_s
-            if has_told or time.monotonic() < until:
+            if has_told or options.no_look or time.monotonic() < until:
                 continue
             now = self._look()
             if now is not None and before is None:
@@ -419,6 +419,7 @@ def main() -> int:
     parser.add_argument(
         "--joined", type=int, default=-1, help="a descriptor to write to once all ranks have come together"
     )
+    parser.add_argument("--no-look", action="store_true", help="tell where it stands, and let others look")
     parser.add_argument("--join-s", type=float, default=0.0, help="0: nobody looks where ranks stand")
     parser.add_argument("--sum-s", type=float, default=30.0)
     options = parser.parse_args()

@@ -1,6 +1,7 @@
 """Whether the nodes of a gang are alike, and by which name their certificate goes. Pure.
 
-Owns: which facts are compared, who of the members is odd. Must not know: how facts are read or sent, what is tested.
+Owns: which facts are compared, who of the members is odd, how many ranks each has.
+Must not know: how facts are read or sent, what is tested.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ COMPARED = {
 """By fact: the check that it is of, the words, the next step."""
 SURE = frozenset({"driver"})
 """What counts where nobody asked for checks."""
+RANKS_MOST = 64
+"""Of one member: more GPUs has no machine."""
 _KEY_LETTERS = 24
 
 
@@ -66,13 +69,24 @@ def odd_ones(facts: Mapping[int, Facts]) -> Iterator[Odd]:
 
 
 def group_key(facts: Mapping[int, Facts], rules: str) -> str:
-    """Return a name for these very nodes as they run now: another boot, driver or set of rules has another one."""
-    told = sorted(
-        {"/".join(said.get(name, "") for name in ("node", "boot_id", "driver")) for said in facts.values()}
-    )
+    """Return a name for these very nodes and GPUs as they run now: another boot, driver, set of rules has another."""
+    names = ("node", "boot_id", "driver", "gpus")
+    told = sorted({"/".join(said.get(name, "") for name in names) for said in facts.values()})
     return hashlib.sha256("\n".join((rules, *told)).encode()).hexdigest()[:_KEY_LETTERS]
 
 
 def certified(facts: Mapping[int, Facts], key: str) -> bool:
     """True when every node says that it has passed with all of them: then all members leave the test out alike."""
     return all(key in said.get("certified", "").split() for said in facts.values())
+
+
+def rank_owners(facts: Mapping[int, Facts]) -> tuple[int, ...]:
+    """Return the member of each rank of the sum: one a GPU; one a member where some member does not tell of its own."""
+    told = {member: said.get("ranks", "") for member, said in sorted(facts.items())}
+    known = all(count.isdecimal() and 0 < int(count) <= RANKS_MOST for count in told.values())
+    return tuple(member for member, count in told.items() for _ in range(int(count) if known else 1))
+
+
+def are_whole(facts: Mapping[int, Facts]) -> bool:
+    """True when each member has all GPUs of its node: what is known of speeds is of whole nodes."""
+    return all(said.get("whole") == "1" for said in facts.values())

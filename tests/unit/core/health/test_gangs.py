@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airyard.core.health.gangs import certified, group_key, odd_ones
+from airyard.core.health.gangs import are_whole, certified, group_key, odd_ones, rank_owners
 
 
 def facts(node: str, **more: str) -> dict[str, str]:
@@ -64,3 +64,17 @@ def test_the_test_is_left_out_only_where_all_have_passed_it() -> None:
     assert certified(gang, "k2")
     assert not certified(gang, "k1")
     assert not certified({0: facts("a")}, "")
+
+
+def test_each_gpu_has_a_rank_unless_some_member_does_not_tell_of_its_own() -> None:
+    assert rank_owners({0: facts("a", ranks="2"), 1: facts("b", ranks="3")}) == (0, 0, 1, 1, 1)
+    for odd in ("", "0", "-1", "65", "many"):
+        assert rank_owners({0: facts("a", ranks="2"), 1: facts("b", ranks=odd)}) == (0, 1)
+    assert rank_owners({0: facts("a", ranks="2"), 1: facts("b")}) == (0, 1)
+
+
+def test_a_sum_over_some_gpus_of_a_node_says_nothing_of_its_others() -> None:
+    some, others = ({0: facts("a", gpus=gpus), 1: facts("b", gpus="bb")} for gpus in ("aa", "cc"))
+    assert group_key(some, "1") != group_key(others, "1")
+    assert are_whole({0: facts("a", whole="1"), 1: facts("b", whole="1")})
+    assert not are_whole({0: facts("a", whole="1"), 1: facts("b")})
