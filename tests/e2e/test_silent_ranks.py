@@ -96,7 +96,10 @@ class Gang:
         told = [checks.facts(self.order(member)) for member, checks in made.items()]
         facts = [{**each["facts"], "driver": ""} for each in told]
         asked = {"store_port": told[0]["store_port"], "facts": facts}
-        go = {"gang_checks": asked, "peers": [{"address": "127.0.0.1"}]}
+        if self.gpus:  # as of nodes on one machine
+            go: dict[str, Any] = {"gang_checks": {**asked, "address": "127.0.0.1"}}
+        else:
+            go = {"gang_checks": asked, "peers": [{"address": "127.0.0.1"}]}
         with ThreadPoolExecutor(self.count) as pool:
             for each in [pool.submit(self._check, member, checks, go) for member, checks in made.items()]:
                 each.result()

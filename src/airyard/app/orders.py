@@ -14,7 +14,7 @@ from typing import Any
 from airyard.core.cluster import Node
 from airyard.core.decide.grace import grace_of
 from airyard.core.errors import AiryardError
-from airyard.core.meeting import Meeting
+from airyard.core.meeting import LOOPBACK, Meeting
 from airyard.core.policy import NodeCommand, PoolPolicy, Preflight
 from airyard.core.policy_json import told_checks
 from airyard.core.run import Attempt, Member, Order, Run, StopReason, TrackingState, gang_addresses
@@ -171,9 +171,16 @@ def lease_order(seconds: float) -> dict[str, Any]:
 
 
 def _meeting(attempt: Attempt) -> dict[str, Any]:
-    """Return where the members meet; nothing for a gang on one machine, or with a runner that says nothing of it."""
+    """Return where the members meet; nothing with a runner that says nothing of it.
+
+    A gang on one machine has its nodes checked together only where they have GPUs: nothing else is between them.
+    """
     meetings = [member.meeting for member in attempt.members]
-    if len({member.machine for member in attempt.members}) == 1 or None in meetings:
+    if len({member.machine for member in attempt.members}) == 1:
+        have_gpus = all(meeting is not None and dict(meeting.facts).get("gpus") for meeting in meetings)
+        checks = _gang_checks(meetings) if have_gpus and len(meetings) > 1 else {}
+        return {"gang_checks": {**checks["gang_checks"], "address": LOOPBACK}} if checks else {}
+    if None in meetings:
         return {}
     peers = [
         {"member": member.index, "machine": member.machine, "address": address, "port": meeting.port}

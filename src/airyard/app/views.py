@@ -374,7 +374,7 @@ def _member(member: Member) -> Document:
         "machine": member.machine,
         "devices": list(member.devices),
         "phase": member.phase.value,
-        "network": member.meeting.network if member.meeting else None,
+        "network": (member.meeting.network or None) if member.meeting else None,
         "exit_code": exit_.code if exit_ else None,
         "signal": exit_.signal if exit_ else None,
         "message": exit_.message if exit_ else None,

@@ -18,7 +18,7 @@ class Meeting:
     """What a ready member says of its network."""
 
     addresses: tuple[str, ...]
-    """With the length of their prefix (``10.0.0.2/24``), the preferred one first."""
+    """With the length of their prefix (``10.0.0.2/24``), the preferred one first. None: it meets no other machine."""
     port: int
     """Its runner listens here on all of them until its command has ended, so that the others can try."""
     rdma: bool = False

@@ -100,11 +100,13 @@ class GangChecks:
         key = group_key(facts, f"{airyard.__version__}/{VERSION}{limits}")
         if certified(facts, key):
             return
-        self._call_others(go, member, part.limits, strict=strict)
+        alone = asked.get("address")  # they are all on one machine
+        if not alone:
+            self._call_others(go, member, part.limits, strict=strict)
         if part.python is None:
             return
         began = time.monotonic()
-        address = f"tcp://{go['peers'][0]['address']}:{asked['store_port']}"
+        address = f"tcp://{alone or go['peers'][0]['address']}:{asked['store_port']}"
         on_gpu = all(said.get("driver") for said in facts.values()) and bool(order.get("visible_devices"))
         owners = rank_owners(facts)
         ranks = Ranks(
@@ -126,7 +128,8 @@ class GangChecks:
         if "problem" in said:
             said["problem"] += silent
         said["wrong"] = [rank for rank in map(int, said.get("wrong") or ()) if rank < len(owners)]
-        self._judge(said, facts, order, owners, limits=part.limits)
+        floor = None if alone or not are_whole(facts) else part.limits.get("nodes_gb_s")
+        self._judge(said, facts, order, owners, floor=floor, small=part.limits["small_message_share"])
         self._note(
             f"preflight: {CHECK} over {len(facts)} nodes, {len(owners)} ranks, in {time.monotonic() - began:.1f} s"
         )
@@ -184,7 +187,8 @@ class GangChecks:
         order: Mapping[str, Any],
         owners: Sequence[int],
         *,
-        limits: Thresholds,
+        floor: float | None,
+        small: float,
     ) -> None:
         """Judge what the ranks came to. Raises: GangUnfit."""
         member, strict = int(order["member"]), bool((order.get("preflight") or {}).get("strict"))
@@ -202,8 +206,7 @@ class GangChecks:
         if wrong:
             text = f"preflight: {CHECK}: the sum came out wrong on all {len(facts)} nodes"
             raise GangUnfit("NETWORK", f"{text}; next: test them in pairs")
-        floor = limits.get("nodes_gb_s") if are_whole(facts) else None
-        found = summed(CHECK, said, floor, limits["small_message_share"])
+        found = summed(CHECK, said, floor, small)
         for result in found:
             if result.status is not CheckStatus.FAIL:
                 continue

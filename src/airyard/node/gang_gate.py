@@ -44,14 +44,16 @@ class GangGate:
     def announced(self, place: MeetingPlace) -> dict[str, Any] | None:
         """Return what READY says of where the member is met, with facts of its node where checks were asked for.
 
-        None for a member that is alone, or whose gang is on one machine.
+        None for a member that is alone. On a machine that meets no other there are facts only.
         """
-        meeting = place.open() if int(self._order["members"]) > 1 else None
-        asked = self._order.get("preflight")
-        if meeting is None or not asked:
+        if int(self._order["members"]) < 2:
+            return None
+        meeting = place.open()
+        if not self._order.get("preflight") or (meeting is None and not place.is_alone):
             return meeting
         try:
-            return {**meeting, **self._checks().facts(self._order, self._clock())}
+            told = meeting if meeting is not None else {"addresses": [], "port": 0}
+            return {**told, **self._checks().facts(self._order, self._clock())}
         except Exception as error:  # a gang of which one node says nothing is not checked
             self._note(f"preflight: this node says nothing of itself: {type(error).__name__}: {error}")
             return meeting

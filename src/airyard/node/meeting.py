@@ -127,9 +127,14 @@ class MeetingPlace:
         self._listener: socket.socket | None = None
         self._choice: Choice | None = None
 
+    @property
+    def is_alone(self) -> bool:
+        """True where no other machine can be met."""
+        return self._address.startswith("127.")
+
     def open(self) -> dict[str, Any] | None:
         """Look at the networks, listen, and return what READY says; None where all members are on one machine."""
-        if self._address.startswith("127."):
+        if self.is_alone:
             return None
         self._choice = choose(collect(), self._wish, self._address)
         self._listener = open_listener()

@@ -22,6 +22,8 @@ from airyard.node.gang_checks import GangChecks, GangUnfit, others
 from airyard.node.gang_gate import GangGate
 from airyard.node.gang_ranks import Part
 from airyard.node.machine_events import LaunchFailed
+from airyard.node.meeting import MeetingPlace
+from airyard.node.network import Wish
 
 ARGUMENT = 'while [ "$1" != --joined ]; do shift; done; fd=$2\n'
 SUMS = ARGUMENT + 'echo joined >&$fd; echo \'{"wrong": WRONG, "gb_s": {"4096": 0.1, "16777216": 2.0}}\'\n'
@@ -36,6 +38,7 @@ class Gang:
         self.generation = generation
         self.gpus = 0
         self.others: tuple[str, ...] = ()
+        self.is_alone = False
         self.folder = folder
         self.count = count
         self.strict = strict
@@ -72,7 +75,11 @@ class Gang:
             told = dict(self.checks(member).facts(self.order(member))["facts"])
             told.update({fact: values[member] for fact, values in odd.items() if member in values})
             facts.append(told)
-        go = {"gang_checks": {"store_port": 1, "facts": facts}, "peers": [{"address": "127.0.0.1"}]}
+        go: dict[str, Any] = {"gang_checks": {"store_port": 1, "facts": facts}}
+        if self.is_alone:
+            go["gang_checks"]["address"] = "127.0.0.1"
+        else:
+            go["peers"] = [{"address": "127.0.0.1"}]
 
         def check(member: int) -> None:
             part = Part(
@@ -313,6 +320,29 @@ def test_a_member_whose_rank_sees_nothing_lets_others_speak_first(
     gang.run()
     assert gang.causes() == {0: ("CANCELLED", ""), 1: ("NETWORK", "")}
     assert "rank 0 on node n0 told that it joined the others, and then nothing more" in str(gang.said[1])
+
+
+def test_a_gang_on_one_machine_sums_there_and_is_not_measured_as_nodes_are(tmp_path: Path) -> None:
+    gang = Gang(tmp_path, 2, SUMS.replace("WRONG", "[]"), generation="H200")
+    gang.gpus, gang.is_alone = 2, True
+    assert gang.run() == {0: None, 1: None}
+    assert len(gang.notes) == 2
+    assert all("net.all_reduce over 2 nodes, 4 ranks in " in line for line in gang.notes)
+
+
+def test_a_machine_that_meets_no_other_tells_facts_only(tmp_path: Path) -> None:
+    order = {"members": 2, "member": 0, "preflight": {"uuids": ["GPU-a"]}, "visible_devices": "GPU-a"}
+    place = MeetingPlace("127.0.0.1", Wish())
+
+    def told(order: dict[str, Any]) -> dict[str, Any] | None:
+        return GangGate(order, "n0", tmp_path, lambda line: None, lambda: False).announced(place)
+
+    said = told(order)
+    assert said is not None
+    assert (said["addresses"], said["port"], said["store_port"] > 0) == ([], 0, True)
+    assert [said["facts"][name] for name in ("node", "ranks", "whole")] == ["n0", "1", "1"]
+    assert told({**order, "preflight": None}) is None
+    assert told({**order, "members": 1}) is None
 
 
 def test_a_bug_between_go_and_the_command_is_told(tmp_path: Path) -> None:
