@@ -25,7 +25,7 @@ from airyard.checks.preflight import ways
 from airyard.checks.preflight.compute import summed
 from airyard.checks.preflight.network import communication, fingerprint
 from airyard.checks.site_limits import machine_table
-from airyard.checks.thresholds import VERSION, generation_of, limits, of_pool
+from airyard.checks.thresholds import SITE, VERSION, generation_of, is_own, limits, of_pool
 from airyard.core.health.clocks import CHECK as CLOCK
 from airyard.core.health.clocks import Reading, clocks_off
 from airyard.core.health.facts import CheckStatus
@@ -128,8 +128,9 @@ class GangChecks:
         if "problem" in said:
             said["problem"] += silent
         said["wrong"] = [rank for rank in map(int, said.get("wrong") or ()) if rank < len(owners)]
-        floor = None if alone or not are_whole(facts) else part.limits.get("nodes_gb_s")
-        self._judge(said, facts, order, owners, floor=floor, small=part.limits["small_message_share"])
+        self._judge(said, facts, order, owners)
+        if not alone and are_whole(facts):
+            self._speed(said, part.limits, strict=strict)
         self._note(
             f"preflight: {CHECK} over {len(facts)} nodes, {len(owners)} ranks, in {time.monotonic() - began:.1f} s"
         )
@@ -186,12 +187,9 @@ class GangChecks:
         facts: Mapping[int, Facts],
         order: Mapping[str, Any],
         owners: Sequence[int],
-        *,
-        floor: float | None,
-        small: float,
     ) -> None:
-        """Judge what the ranks came to. Raises: GangUnfit."""
-        member, strict = int(order["member"]), bool((order.get("preflight") or {}).get("strict"))
+        """Judge whether the sum ended, and rightly. Raises: GangUnfit."""
+        member = int(order["member"])
         if problem := said.get("problem"):
             text = f"preflight: {CHECK}: the sum over the run's nodes did not end: {problem}"
             raise GangUnfit("NETWORK", f"{text}; next: test the nodes in pairs")
@@ -206,11 +204,15 @@ class GangChecks:
         if wrong:
             text = f"preflight: {CHECK}: the sum came out wrong on all {len(facts)} nodes"
             raise GangUnfit("NETWORK", f"{text}; next: test them in pairs")
-        found = summed(CHECK, said, floor, small)
-        for result in found:
+
+    def _speed(self, said: Mapping[str, Any], limits: Thresholds, *, strict: bool) -> None:
+        """Judge the bus bandwidth between whole nodes. Raises: GangUnfit where the pool asked for checks."""
+        source = limits.sources.get("nodes_gb_s", "")
+        whose = f" (nodes_gb_s of {'the machine' if source == SITE else source})" if is_own(source) else ""
+        for result in summed(CHECK, said, limits.get("nodes_gb_s"), limits["small_message_share"]):
             if result.status is not CheckStatus.FAIL:
                 continue
-            text = f"{result.message}, {result.threshold:g} GB/s are the least"
+            text = f"{result.message}, {result.threshold:g} GB/s are the least{whose}"
             if strict:
                 raise GangUnfit("NETWORK", f"preflight: {CHECK}: {text}; next: test the nodes in pairs")
             self._note(f"preflight: warn {CHECK}: {text}")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from airyard.checks.preflight import ways
-from airyard.checks.thresholds import limits, packaged
+from airyard.checks.thresholds import limits, of_pool, packaged
 from airyard.node import gang_ranks
 from airyard.node.gang_checks import GangChecks, GangUnfit, others
 from airyard.node.gang_gate import GangGate
@@ -37,6 +37,7 @@ class Gang:
     ) -> None:
         self.generation = generation
         self.gpus = 0
+        self.limits: dict[str, dict[str, float]] = {}
         self.others: tuple[str, ...] = ()
         self.is_alone = False
         self.folder = folder
@@ -86,7 +87,7 @@ class Gang:
                 python=self.python,
                 environment=dict(os.environ),
                 before_exec=lambda: None,
-                limits=limits(packaged(), self.generation),
+                limits=limits(of_pool(packaged(), self.limits, "big"), self.generation),
             )
             try:
                 self.checks(member).check(self.order(member), go, part)
@@ -272,6 +273,17 @@ def test_each_calls_those_that_come_next_on_other_machines() -> None:
     many = [{"member": n, "machine": f"m{n}", "address": f"h{n}", "port": 7} for n in range(100)]
     assert others(many, 90) == [f"h{n % 100}:7" for n in range(91, 107)]
     assert others([], 0) == []
+
+
+def test_the_pools_own_limit_is_named_and_kept(tmp_path: Path) -> None:
+    gang = Gang(tmp_path, 2, SUMS.replace("WRONG", "[]"))
+    gang.gpus, gang.limits = 2, {"all": {"nodes_gb_s": 10.0}}
+    gang.run()
+    told = [one.message for one in gang.said.values() if one is not None and one.cause == "NETWORK"]
+    assert "16 MiB at 2.0 GB/s, 7 GB/s are the least (nodes_gb_s of pool big); next:" in told[0]
+    gang.stopped.clear()
+    gang.limits = {"all": {"nodes_gb_s": 2.5}}
+    assert gang.run() == {0: None, 1: None}, "0.7 of it for a message as small as this"
 
 
 def test_half_a_node_is_not_measured_by_what_whole_ones_have(tmp_path: Path) -> None:
