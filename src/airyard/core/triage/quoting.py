@@ -20,7 +20,7 @@ _REPORTS = re.compile(
     r"|Lightning|Dist|Backend|Engine|Worker|Actor|Node|Rendezvous|Launch|Store|Process)\w*)?(?:Error|Exception)"
 )
 """Exceptions by which drivers, libraries and launchers report. All others are of programs themselves, or of Python."""
-_PATH = re.compile(r"\S*(?:[/\\]|\.(?:py|cc|cpp|cu|c|h|hpp)\b)\S*|\S*\d\S*|\w+(?:\.\w+)+")
+_PATH = re.compile(r"\S*(?:[/\\]|\.(?:py|cc|cpp|cu|c|h|hpp)\b)\S*|\S*\d\S*|(?:\w+\.)+\w*")
 _WORD = re.compile(r"[A-Za-z_]{2,}")
 _USUAL = re.compile(
     r"errors?|err|exception|what|terminate|called|after|throwing|an|instance|of|runtime_error|nccl|warn(?:ing)?|info"
