@@ -363,6 +363,8 @@ SAMPLES: tuple[e.Event, ...] = (
             version="b1",
             took_ms=4,
             values={"compute.gemm": 700.5},
+            part="compute.burn",
+            parts=("reading", "compute.burn"),
         ),
     ),
     e.FabricTested(

@@ -130,7 +130,8 @@ def _tests(state: ClusterState, node: str | None, since_ms: int) -> list[Documen
 
 
 def _own(known: NodeTests, *, every: bool) -> list[TestNote]:
-    return [note for note in (known.light, known.deep, known.fabric if every else None) if note is not None]
+    found = (known.light, known.deep, *((known.fabric, *known.parts) if every else ()))
+    return [note for note in found if note is not None]
 
 
 def _test(node: str, pool: str, note: TestNote) -> Document:
@@ -140,7 +141,7 @@ def _test(node: str, pool: str, note: TestNote) -> Document:
         "at": rfc3339(note.at_ms),
         "kind": note.kind.value,
         "status": note.status.value,
-        "message": note.message,
+        "message": f"part {note.part}: {note.message}" if note.part else note.message,
         "took_ms": note.took_ms,
         "values": dict(note.values),
         "blamed": [],

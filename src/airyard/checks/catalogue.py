@@ -5,6 +5,7 @@ Owns: the list, which names a site's own checks may not have. Must not know: how
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from airyard.checks import (
 )
 from airyard.checks.contract import Probe, Profile
 from airyard.checks.own_files import Folder
+from airyard.checks.preflight import compute, load, storage
 from airyard.checks.preflight.probes import PROBES as PREFLIGHT
 
 PROBES: tuple[Probe, ...] = (
@@ -60,6 +62,39 @@ def is_sure(check: str) -> bool:
 def probes(profile: Profile) -> list[Probe]:
     """Return the probes of a profile; the full one has the fast one's, too."""
     return [probe for probe in PROBES if profile is Profile.FULL or probe.profile is Profile.FAST]
+
+
+OWN = "own"
+"""In a list of checks that are wanted: those of a site's own."""
+READING = "reading"
+
+
+def parts(*, gpus: bool) -> dict[str, tuple[str, ...]]:
+    """Return the parts of the full profile that are run one after another, each with its checks; the shortest first.
+
+    All that is quick is one part; what takes longer is one for each check. Without ``gpus`` nothing that needs them.
+    """
+    quick = [probe for probe in PROBES if probe.profile is Profile.FAST and probe.name != compute.PROBE.name]
+    found = {READING: (*(check.name for probe in quick for check in probe.checks), OWN)}
+    if gpus:
+        found |= {name: (name, load.NAME) for name in compute.NAMES}
+    for probe in PROBES:
+        if probe.profile is Profile.FULL and (gpus or probe is storage.SPEED):
+            found[probe.checks[0].name] = tuple(check.name for check in probe.checks)
+    return found
+
+
+def only(found: Sequence[Probe], wanted: Collection[str]) -> list[Probe]:
+    """Return of some probes those that have checks that are wanted, with these alone.
+
+    What reads GPUs stays, for of which generation they are decides the limits of all others.
+    """
+    kept = []
+    for probe in found:
+        mine = tuple(check for check in probe.checks if check.name in wanted)
+        if mine or probe.name == gpu_checks.PROBE.name:
+            kept.append(replace(probe, checks=mine))
+    return kept
 
 
 def own(folder: Path, profile: Profile) -> Folder:

@@ -12,13 +12,13 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
 
 from airyard.checks.contract import Profile
-from airyard.checks.preflight import certificate
+from airyard.checks.preflight import certificate, parts
 from airyard.checks.preflight.certificate import Identity
 from airyard.checks.preflight.results import result_to_json
 from airyard.core.health.facts import CheckResult, CheckStatus, Component
@@ -71,7 +71,8 @@ class NodeChecks:
     ) -> Callable[[], dict[str, Any]]:
         """Return the work of a round; the same name again replaces the first, which is ended.
 
-        ``asked``: ``name, node, profile, python``, and of its pool ``limits, storage``. ``busy``: a member lives there.
+        ``asked``: ``name, node, profile, python``, and of its pool ``limits, storage``; of a part of the full profile
+        its name (``part``), those of all ``parts``, and its checks (``only``). ``busy``: a member lives on the node.
         ``is_wanted``: somebody waits for the answer still. Raises: ChecksRefused, ValueError, KeyError.
         """
         name, profile = str(asked["name"]), Profile(asked["profile"])
@@ -132,6 +133,8 @@ class NodeChecks:
         uuids = [device.uuid for device in node.devices] if node.model is not None else []
         limits, storage = asked.get("limits"), tuple(asked.get("storage") or ())
         setting = preflight.setting_of(python, uuids, self._node_folder, limits, storage=storage)
+        part, only = str(asked.get("part") or ""), tuple(str(one) for one in asked.get("only") or ())
+        setting = replace(setting, only=only)
         wish = {"profile": profile.value, "nice": NICE, "setting": setting.as_json()}
         try:
             results = preflight.check(
@@ -144,9 +147,12 @@ class NodeChecks:
         kept = of_node(results, node)
         if node.model is not None:
             identity = preflight.identity_of(node.name, uuids, self._node_folder, limits, storage)
-            self._certify(identity, profile, kept, whole=mine.heavy)
+            if only:
+                self._certify_part(identity, part, asked.get("parts") or (), kept)
+            else:
+                self._certify(identity, profile, kept, whole=mine.heavy)
         told = [result_to_json(one) for one in kept]
-        return {"state": "done", "results": told, "took_s": round(time.monotonic() - began, 1)}
+        return {"state": "done", "results": told, "part": part, "took_s": round(time.monotonic() - began, 1)}
 
     def _certify(
         self, identity: Identity, profile: Profile, results: Sequence[CheckResult], *, whole: bool
@@ -165,6 +171,21 @@ class NodeChecks:
         if passed is not None:
             with contextlib.suppress(OSError):  # the next start checks it again
                 certificate.store(path, passed)
+
+    def _certify_part(
+        self, identity: Identity, part: str, all_parts: Sequence[str], results: Sequence[CheckResult]
+    ) -> None:
+        """Keep a part that was passed; with the last of all the node has a certificate."""
+        path = preflight.certificate_path(self._node_folder, identity.node)
+        mine = path.with_name(f"{identity.node}.parts")
+        if any(one.status is CheckStatus.FAIL for one in results):
+            certificate.revoke(path)
+            parts.forget(mine)
+            return
+        with contextlib.suppress(OSError):  # the next start checks it again
+            whole = parts.take(mine, identity, part, all_parts, results, time.time_ns() // 1_000_000)
+            if whole is not None:
+                certificate.store(path, whole)
 
 
 def of_node(results: Sequence[CheckResult], node: Node) -> list[CheckResult]:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
+from airyard.checks import catalogue
 from airyard.checks.catalogue import is_sure
 from airyard.checks.contract import Profile
 from airyard.core.cluster import Node
@@ -19,7 +21,7 @@ from airyard.core.health.idle import IdleTest
 from airyard.core.health.idle_records import TestNote
 from airyard.core.health.retesting import judged
 from airyard.core.plain import plain
-from airyard.server.node_rounds import Asks, run_round
+from airyard.server.node_rounds import Asks, run_part
 
 _ROUNDS = {
     IdleTest.LIGHT: (Profile.FAST, Retest.T1),
@@ -39,26 +41,35 @@ class IdleChecks:
         self._python = python
 
     def run(
-        self, node: Node, kind: IdleTest, boot_id: str, began_ms: int, should_stop: Callable[[], bool]
+        self,
+        node: Node,
+        kind: IdleTest,
+        boot_id: str,
+        began_ms: int,
+        should_stop: Callable[[], bool],
+        part: str = "",
     ) -> IdleTestDone:
         """Return what a test came to. Blocks. A simulated node passes at once.
 
+        ``part``: the one of a deep test to do. An agent of an older release does the whole; so it is noted.
         Raises: Unavailable where it was not done, or stopped: it says nothing of the node then.
         """
         if node.simulated:
             return self._told(node, kind, boot_id, began_ms, CheckStatus.PASS, "simulated")
         profile, level = _ROUNDS[kind]
         name = f"idle/{uuid.uuid4().hex[:12]}"
+        parts = parts_of(node)
+        asked = {"part": part, "parts": list(parts), "only": list(parts[part])} if part else {}
+        tell = partial(self._told, node, kind, boot_id, began_ms, parts=tuple(parts))
         try:
-            results = run_round(self._check_node, node, profile, self._python, name, should_stop)
+            results, done = run_part(self._check_node, node, profile, self._python, name, should_stop, asked)
         except Unavailable as problem:
             if problem.code != "CHECKS_SILENT":
                 raise
-            return self._told(node, kind, boot_id, began_ms, CheckStatus.UNKNOWN, problem.message)
-        verdict = judged(level, results, len(node.devices) if node.model is not None else 0)
-        return self._told(
-            node, kind, boot_id, began_ms, verdict.status, verdict.message, round_name=name, results=results
-        )
+            return tell(CheckStatus.UNKNOWN, problem.message, part=part)
+        devices = len(node.devices) if node.model is not None else 0
+        verdict = judged(level, results, devices, parts[done] if done else None)
+        return tell(verdict.status, verdict.message, part=done, round_name=name, results=results)
 
     def _told(
         self,
@@ -69,6 +80,8 @@ class IdleChecks:
         status: CheckStatus,
         message: str,
         *,
+        part: str = "",
+        parts: tuple[str, ...] = (),
         round_name: str = "",
         results: Iterable[CheckResult] = (),
     ) -> IdleTestDone:
@@ -81,6 +94,8 @@ class IdleChecks:
             version=boot_id,
             took_ms=max(now_ms - began_ms, 0),
             values=values_of(found),
+            part=part,
+            parts=parts if part else (),
         )
         events = events_of(
             found,
@@ -91,6 +106,11 @@ class IdleChecks:
             is_sure=is_sure,
         )
         return IdleTestDone(node=node.name, test=note, events=events)
+
+
+def parts_of(node: Node) -> Mapping[str, tuple[str, ...]]:
+    """Return the parts of a deep test of a node, each with its checks."""
+    return catalogue.parts(gpus=node.model is not None)
 
 
 def values_of(results: Iterable[CheckResult]) -> Mapping[str, float]:

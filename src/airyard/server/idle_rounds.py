@@ -19,7 +19,9 @@ from airyard.app.control import Control
 from airyard.app.idling import edges_in_doubt, idle_nodes, in_the_way, leaves, promised
 from airyard.core.cluster import Node
 from airyard.core.commands import Command, SweepDone
+from airyard.core.decide.idling import suspected_ms
 from airyard.core.errors import AiryardError, Unavailable
+from airyard.core.health.deep_parts import next_part
 from airyard.core.health.idle import (
     MINUTE_MS,
     IdleNode,
@@ -30,9 +32,9 @@ from airyard.core.health.idle import (
     Sweep,
     plan,
 )
-from airyard.core.health.idle_records import PoolSweeps, SweepNote
+from airyard.core.health.idle_records import NodeTests, PoolSweeps, SweepNote
 from airyard.core.health.tournament import Pair
-from airyard.server.idle_checks import IdleChecks
+from airyard.server.idle_checks import IdleChecks, parts_of
 from airyard.server.node_rounds import Asks
 from airyard.server.sweeps import Measure, SweepAsk, Sweeper
 
@@ -236,9 +238,9 @@ class IdleRounds:
                 self._tests.pop(node.name, None)
 
     def _test(self, node: Node, test: _Test) -> None:
-        boot_id = self._read(lambda control: _boot(control, node))
+        boot_id, part = self._read(lambda control: _part(control, node, test.kind, self._now_ms()))
         try:
-            done = self._checks.run(node, test.kind, boot_id, test.began_ms, test.stop.is_set)
+            done = self._checks.run(node, test.kind, boot_id, test.began_ms, test.stop.is_set, part)
         except Unavailable as problem:
             _log.debug("idle_test_not_done", node=node.name, why=problem.message)
             self._rest(node.name, LONG_REST_MS if problem.code == "AGENT_TOO_OLD" else self._rest_ms)
@@ -339,6 +341,12 @@ def _machines(control: Control, names: Iterable[str]) -> frozenset[str]:
     return frozenset(nodes[name].machine for name in names if name in nodes)
 
 
-def _boot(control: Control, node: Node) -> str:
-    machine = control.state.machines.get(node.machine)
-    return machine.boot_id if machine is not None else ""
+def _part(control: Control, node: Node, kind: IdleTest, now_ms: int) -> tuple[str, str]:
+    """Return the boot of a node's machine, and which part of a deep test comes next."""
+    state = control.state
+    machine = state.machines.get(node.machine)
+    boot_id = machine.boot_id if machine is not None else ""
+    if kind is not IdleTest.DEEP or node.simulated:
+        return boot_id, ""
+    done, since_ms = state.tests.get(node.name, NodeTests()).parts, suspected_ms(state, node.name)
+    return boot_id, next_part(tuple(parts_of(node)), done, boot_id, now_ms, since_ms=since_ms)

@@ -75,11 +75,32 @@ def told_by_pool(loop: ControlLoop, node: str) -> dict[str, Any]:
 
 
 def run_round(
-    check_node: Asks, node: Node, profile: Profile, python: str, name: str, should_stop: Callable[[], bool]
+    check_node: Asks,
+    node: Node,
+    profile: Profile,
+    python: str,
+    name: str,
+    should_stop: Callable[[], bool],
 ) -> tuple[CheckResult, ...]:
     """Have a round run on a node. Blocks. Raises: Unavailable where there are no results; its code says why."""
+    return run_part(check_node, node, profile, python, name, should_stop, {})[0]
+
+
+def run_part(
+    check_node: Asks,
+    node: Node,
+    profile: Profile,
+    python: str,
+    name: str,
+    should_stop: Callable[[], bool],
+    part: Mapping[str, Any],
+) -> tuple[tuple[CheckResult, ...], str]:
+    """Have a part of a round run, and return which it was, too: an agent of an older release does the whole, empty.
+
+    ``part``: its name, the names of all ``parts``, and its checks (``only``). Otherwise as ``run_round``.
+    """
     until_s = time.monotonic() + ROUND_S[profile]
-    asked = {"name": name, "node": node.name, "profile": profile.value, "python": python}
+    asked = {"name": name, "node": node.name, "profile": profile.value, "python": python, **part}
     answer = check_node(node.machine, asked, should_stop=lambda: should_stop() or time.monotonic() >= until_s)
     state = answer.get("state")
     if state == "stopped":
@@ -96,7 +117,7 @@ def run_round(
             fix="run `airyard health check` on the machine itself",
             details={"node": node.name},
         )
-    return tuple(results_from_json(answer["results"]))
+    return tuple(results_from_json(answer["results"])), str(answer.get("part") or "")
 
 
 class NodeRounds:

@@ -9,13 +9,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airyard.adapters.local_engine import LocalEngine
+from airyard.checks import catalogue
+from airyard.checks.contract import Profile
 from airyard.checks.preflight import certificate
 from airyard.core.commands import MachineSeen
 from airyard.core.errors import Unavailable
@@ -70,6 +72,23 @@ class Bench:
         asked = {"name": name, "node": host_name(), "profile": profile, "python": sys.executable}
         return self.engine.check_node(host_name(), asked, should_stop=lambda: time.monotonic() >= until)
 
+    def part(self, part: str, parts: Mapping[str, Sequence[str]]) -> dict[str, str]:
+        """Have a part of the full profile run, and return what its checks came to."""
+        asked = {
+            "name": f"part {part}",
+            "node": host_name(),
+            "profile": "full",
+            "python": sys.executable,
+            "part": part,
+            "parts": list(parts),
+            "only": list(parts[part]),
+        }
+        answer = self.engine.check_node(host_name(), asked, should_stop=lambda: False)
+        assert (answer["state"], answer["part"]) == ("done", part)
+        # The worst of several devices last.
+        results = sorted(answer["results"], key=lambda one: one["status"] in ("FAIL", "UNKNOWN"))
+        return {one["check"]: one["status"] for one in results}
+
     def rounds(self) -> list[int]:
         """Return the processes of rounds of this bench that live."""
         found = []
@@ -105,6 +124,27 @@ def until_gone(bench: Bench) -> None:
     while found := bench.rounds():
         assert time.monotonic() < deadline, found
         time.sleep(0.05)
+
+
+def test_a_full_round_in_parts_says_what_the_whole_says_and_certifies_with_the_last(bench: Bench) -> None:
+    path = preflight.certificate_path(bench.home / "node", host_name())
+    parts = {name: checks for name, checks in catalogue.parts(gpus=True).items() if name != catalogue.READING}
+    found: dict[str, str] = {}
+    for part in parts:
+        assert certificate.load(path) is None
+        said = bench.part(part, parts)
+        assert set(said) == set(parts[part])
+        found |= said
+    assert not {"FAIL", "UNKNOWN"} & set(found.values()), found
+    kept = certificate.load(path)
+    assert kept is not None
+    assert kept.profile is Profile.FULL
+    # What fails in a part voids it, and all parts before it.
+    bench.part(next(iter(parts)), parts)
+    bench.gpus.set(gpu3__ecc_uncorrected=2)
+    assert bench.part(catalogue.READING, catalogue.parts(gpus=True))["gpu.ecc_uncorrected"] == "FAIL"
+    assert certificate.load(path) is None
+    assert list(path.parent.iterdir()) == []
 
 
 def test_a_node_is_checked_where_it_is_and_a_failure_voids_what_it_had_passed(bench: Bench) -> None:

@@ -14,15 +14,18 @@ from typing import Any
 
 import pytest
 
-from airyard.core.cluster import Machine
+from airyard.checks import catalogue
+from airyard.core.cluster import Machine, Node
 from airyard.core.commands import MachineSeen
 from airyard.core.health.fabric import Measured
 from airyard.core.health.fabric_faults import Blamed
-from airyard.core.health.facts import CheckStatus
+from airyard.core.health.facts import CheckStatus, Retest
 from airyard.core.health.idle import IdleRules
+from airyard.core.health.retesting import needed
 from airyard.core.health.states import HealthState
 from airyard.core.health.tournament import Pair
 from airyard.core.state import ClusterState
+from airyard.server.idle_checks import parts_of
 from airyard.server.idle_rounds import IdleRounds, IdleSettings
 from server_yard import Yard, play, submit
 
@@ -260,6 +263,103 @@ def test_a_test_makes_room_for_a_check_that_somebody_waits_for(few: Yard) -> Non
     assert name not in idle._tests  # nor does the next one begin while it is checked
     assert state(few).tests.keys() == {"sim-1xa10-0"}
     idle.stop()
+
+
+class Agent:
+    """An agent that does parts. From ``stops_after`` parts on it makes room, as for a run, until told otherwise."""
+
+    def __init__(self, *, older: bool = False) -> None:
+        self.older = older
+        self.stops_after: int | None = None
+        self.failing = ""
+        self.parts: list[str] = []
+
+    def check(self, machine: str, given: Mapping[str, Any], **_: object) -> Mapping[str, Any]:
+        if given["profile"] == "fast":
+            return {"state": "done", "results": FIT}
+        if self.stops_after is not None and len(self.parts) >= self.stops_after:
+            return {"state": "stopped", "results": []}
+        self.parts.append(given["part"])
+        if self.older:
+            return {"state": "done", "results": [result(check, "PASS") for check in needed(Retest.T3, 1)]}
+        assert list(given["parts"]) == list(parts_of(NODE))
+        results = [result(check, "PASS") for check in given["only"] if check != catalogue.OWN]
+        if given["part"] == self.failing:
+            results.append(result("compute.memory", "FAIL", component="GPU_MEMORY"))
+        return {"state": "done", "results": results, "part": given["part"]}
+
+
+NODE = Node(name="n", machine="m", accelerator="GPU_1xA10", model="A10", devices=(), cpus=1, memory_bytes=1)
+
+
+def test_a_deep_test_that_made_room_goes_on_where_it_was_also_with_the_next_server(few: Yard) -> None:
+    (name,) = real(few, 1)
+    agent, rules = Agent(), IdleRules(after_ms=0, share=1.0)
+    names = list(parts_of(NODE))
+    agent.stops_after = len(names) // 2
+    idle = made_for(few, check=agent.check, rules=rules)
+    until(lambda: name in idle._rest_until_ms and len(agent.parts) == agent.stops_after, idle)
+    idle.stop()
+    until(lambda: not idle._tests)
+    known = state(few).tests[name]
+    assert ([note.part for note in known.parts], known.deep) == (names[: agent.stops_after], None)
+    agent.stops_after = None
+    again = made_for(few, check=agent.check, rules=rules)
+    until(lambda: state(few).tests[name].deep is not None, again)
+    again.stop()
+    assert agent.parts == names, "each once"
+    known = state(few).tests[name]
+    assert (known.deep is not None and known.deep.status, known.parts) == (CheckStatus.PASS, ())
+    assert known.deep_ms
+
+
+def test_a_reboot_makes_the_older_parts_void(few: Yard) -> None:
+    (name,) = real(few, 1)
+    agent, rules = Agent(), IdleRules(after_ms=0, share=1.0)
+    agent.stops_after = 2
+    idle = made_for(few, check=agent.check, rules=rules)
+    until(lambda: name in idle._rest_until_ms and len(agent.parts) == 2, idle)
+    idle.stop()
+    node = state(few).nodes[name]
+    machine = Machine(name=name, boot_id="b2", address="127.0.0.1")
+    few.tell(MachineSeen(machine=machine, nodes=(node,), members=()))
+    agent.stops_after = None
+    again = made_for(few, check=agent.check, rules=rules)
+    until(lambda: state(few).tests[name].deep is not None, again)
+    again.stop()
+    names = list(parts_of(NODE))
+    assert agent.parts == [*names[:2], *names]
+    deep = state(few).tests[name].deep
+    assert deep is not None
+    assert (deep.status, deep.version) == (CheckStatus.PASS, "b2")
+
+
+def test_a_part_that_fails_is_acted_on_at_once(few: Yard) -> None:
+    (name,) = real(few, 1)
+    agent = Agent()
+    agent.failing = "compute.memory"
+    idle = made_for(few, check=agent.check, rules=IdleRules(after_ms=0, share=1.0))
+    until(lambda: name in state(few).health, idle)
+    idle.stop()
+    names = list(parts_of(NODE))
+    assert agent.parts == names[: names.index("compute.memory") + 1]
+    assert state(few).health[name].rule == "check.compute.memory"
+    deep = state(few).tests[name].deep
+    assert deep is not None
+    assert deep.status is CheckStatus.FAIL
+
+
+def test_an_agent_of_an_older_release_does_the_whole_and_is_asked_once(few: Yard) -> None:
+    (name,) = real(few, 1)
+    agent = Agent(older=True)
+    idle = made_for(few, check=agent.check, rules=IdleRules(after_ms=0, share=1.0))
+    until(lambda: name in state(few).tests and state(few).tests[name].deep is not None, idle)
+    for _ in range(20):
+        idle.tick()
+    idle.stop()
+    known = state(few).tests[name]
+    assert (known.deep is not None and known.deep.status, known.parts) == (CheckStatus.PASS, ())
+    assert len(agent.parts) == 1
 
 
 def test_what_was_tested_is_known_to_the_next_server(yard: Yard, tmp_path: Path) -> None:

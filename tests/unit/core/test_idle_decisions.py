@@ -193,3 +193,70 @@ def test_what_was_tested_outlives_snapshots() -> None:
     known = made.state.sweeps["GPU_8xH100"]
     assert (known.number, len(known.last), dict(known.counts)) == (12, 10, {"EDGE": 12})
     assert "edges: n0 - n1" in known.last[-1].in_words()
+
+
+PARTS = ("reading", "memory", "burn")
+
+
+def say_part(made: Yard, name: str, part: str, status: CheckStatus, *events: HealthEvent) -> None:
+    test = TestNote(
+        kind=IdleTest.DEEP,
+        at_ms=made.now_ms,
+        status=status,
+        message=f"said of {part}",
+        version="b1",
+        took_ms=10_000,
+        part=part,
+        parts=PARTS,
+    )
+    made.do(c.IdleTestDone(node=name, test=test, events=events))
+
+
+def suspect(made: Yard, name: str) -> None:
+    made.do(c.HealthReported(events=(event(made, name, Severity.HIGH),), by="agent"))
+    assert state_of(made, name) is HealthState.SUSPECT
+
+
+def test_a_deep_test_in_parts_is_passed_with_the_last_and_clears_a_suspect_then() -> None:
+    made = yard()
+    suspect(made, "n2")
+    assert state_of(made, "n2") is HealthState.SUSPECT
+    made.later(60)
+    for part in PARTS[:-1]:
+        say_part(made, "n2", part, CheckStatus.PASS)
+        made.later(60)
+        assert state_of(made, "n2") is HealthState.SUSPECT
+        assert made.state.tests["n2"].deep_ms is None
+    say_part(made, "n2", PARTS[-1], CheckStatus.PASS)
+    assert state_of(made, "n2") is HealthState.HEALTHY
+    assert (made.state.tests["n2"].deep_ms, made.state.tests["n2"].parts) == (made.now_ms, ())
+    assert ClusterState.from_json(made.state.copy().to_json()).tests == made.state.tests
+
+
+def test_parts_from_before_a_suspicion_do_not_clear_it() -> None:
+    made = yard()
+    for part in PARTS[:-1]:
+        say_part(made, "n2", part, CheckStatus.PASS)
+        made.later(60)
+    suspect(made, "n2")
+    made.later(60)
+    say_part(made, "n2", PARTS[-1], CheckStatus.PASS)
+    assert state_of(made, "n2") is HealthState.SUSPECT
+    assert made.state.tests["n2"].deep_ms is None
+    made.later(60)
+    for part in PARTS[:-1]:
+        say_part(made, "n2", part, CheckStatus.PASS)
+        made.later(60)
+    assert state_of(made, "n2") is HealthState.HEALTHY
+
+
+def test_a_part_that_fails_takes_the_node_out_at_once() -> None:
+    made = yard()
+    say_part(made, "n2", "reading", CheckStatus.PASS)
+    made.later(60)
+    fault = event(made, "n2", Severity.HIGH, rule="check.compute.memory", source=Source.CHECK)
+    say_part(made, "n2", "memory", CheckStatus.FAIL, fault)
+    assert state_of(made, "n2") is HealthState.DRAINING
+    deep = made.state.tests["n2"].deep
+    assert deep is not None
+    assert (deep.status, made.state.tests["n2"].parts) == (CheckStatus.FAIL, ())

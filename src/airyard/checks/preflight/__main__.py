@@ -30,7 +30,10 @@ def check(wish: dict[str, Any]) -> list[dict[str, Any]]:
     table, told = limits_of(Path(setting.limits_file) if setting.limits_file else None)
     if setting.pool_limits:
         table = of_pool(table, setting.pool_limits, setting.pool)
-    results = [*told, *running.run(catalogue.probes(profile), setting, table, own)]
+    probes = catalogue.probes(profile)
+    if setting.only:
+        probes, own = catalogue.only(probes, setting.only), own if catalogue.OWN in setting.only else None
+    results = [*told, *running.run(probes, setting, table, own)]
     return [result_to_json(one) for one in results]
 
 

@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +53,10 @@ TESTS = (
     Test(name="checksum", budget_s=60),
     Test(name="burn", budget_s=420),
 )
+
+
+NAMES = tuple(f"compute.{test.name}" for test in TESTS)
+"""The check of each test."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +147,7 @@ def collect(site: Site) -> dict[str, Outcome]:
     if not python:
         return _none("needs an environment with torch: nobody named one")
     with load.Watch() as watch:
-        found = run_tests(TorchCompute(python=python), full=site.full)
+        found = run_tests(TorchCompute(python=python), full=site.full, only=setting_of(site).only)
     return {**found, LOAD: _watched(watch)}
 
 
@@ -157,13 +161,18 @@ def _none(why: str) -> dict[str, Outcome]:
     return {name: Outcome(skipped=why) for name in (*(test.name for test in TESTS), LOAD)}
 
 
-def run_tests(compute: ComputeProbe, *, full: bool) -> dict[str, Outcome]:
-    """Run the tests of a profile one after another, within its time. What did not get its turn is a problem."""
+def run_tests(compute: ComputeProbe, *, full: bool, only: Collection[str] = ()) -> dict[str, Outcome]:
+    """Run the tests of a profile one after another, within its time. What did not get its turn is a problem.
+
+    ``only``: the checks that are wanted; none: all.
+    """
     until = time.monotonic() + (FULL_S if full else FAST_S)
     found = {}
     for test in TESTS:
         left = until - time.monotonic()
-        if not (full or test.fast):
+        if only and f"compute.{test.name}" not in only:
+            found[test.name] = Outcome(skipped="in another part")
+        elif not (full or test.fast):
             found[test.name] = Outcome(skipped="only in the full profile")
         elif left < 1:
             found[test.name] = Outcome(problem="no time was left for it")

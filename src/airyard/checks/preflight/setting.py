@@ -42,6 +42,8 @@ class Setting(Site):
     """Whose ``pool_limits`` they are."""
     pool_limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Limits of the node's pool, over those of the site; table → name → value."""
+    only: tuple[str, ...] = ()
+    """The checks that are wanted; none: all of the profile."""
     own_folder: str = ""
     """A folder of the site's own checks, one file each."""
 

@@ -12,10 +12,11 @@ from airyard.core.decide import ailing
 from airyard.core.decide.decision import Decision, Scratch
 from airyard.core.events import FabricTested, IdleTested
 from airyard.core.health import gang_sums, machine
+from airyard.core.health.deep_parts import whole
 from airyard.core.health.fabric_faults import taken_in
 from airyard.core.health.facts import CheckStatus, Retest
 from airyard.core.health.idle import IdleTest
-from airyard.core.health.idle_records import PoolSweeps
+from airyard.core.health.idle_records import PoolSweeps, TestNote
 from airyard.core.health.states import HealthState
 from airyard.core.health.sweep_events import events_of
 from airyard.core.plain import plain
@@ -29,15 +30,27 @@ def tested(state: ClusterState, command: IdleTestDone, now_ms: int) -> Decision:
     if command.node not in state.nodes:
         return Decision()
     scratch = Scratch(state=state.copy(), now_ms=now_ms, events=[], actions=[])
-    test = replace(command.test, message=plain(command.test.message))
+    test: TestNote | None = replace(command.test, message=plain(command.test.message))
+    assert test is not None
     scratch.take(Decision(events=(IdleTested(node=command.node, test=test),)))
+    if test.part:
+        done = scratch.state.tests[command.node].parts
+        test = whole(done, test, since_ms=suspected_ms(state, command.node))
+        if test is not None:
+            scratch.take(Decision(events=(IdleTested(node=command.node, test=test),)))
     if command.events:
         reported = HealthReported(events=command.events, by=BY)
         scratch.take(ailing.report(scratch.state, reported, now_ms))
-    elif command.test.kind is IdleTest.DEEP and command.test.status is CheckStatus.PASS:
-        began_ms = command.test.at_ms - command.test.took_ms
+    elif test is not None and test.kind is IdleTest.DEEP and test.status is CheckStatus.PASS:
+        began_ms = test.at_ms - test.took_ms
         _clear(scratch, command.node, Retest.T3, began_ms, "it passed its deep test while idle")
     return Decision(events=tuple(scratch.events), actions=tuple(scratch.actions))
+
+
+def suspected_ms(state: ClusterState, node: str) -> int:
+    """Return since when a node is a suspect; 0: it is none. What was tested before says nothing to the suspicion."""
+    health = state.health.get(node)
+    return health.since_ms if health is not None and health.state is HealthState.SUSPECT else 0
 
 
 def swept(state: ClusterState, command: SweepDone, now_ms: int) -> Decision:

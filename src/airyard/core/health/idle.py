@@ -27,7 +27,7 @@ SWEEP_FROM = 4
 SWEEP_MOST = 64
 """Nodes of one sweep: the riskiest; the others are in the next one."""
 SPAN_MS = 16 * MINUTE_MS
-"""As long as a deep test takes at most: it ends within a second when work comes, so that it need not be cut up."""
+"""As long as a deep test takes at most where an agent does it whole; others do it in parts (``deep_parts``)."""
 NEVER_H = 24.0 * 7
 """What a node that has never passed counts as, in hours since its last pass."""
 STRIKE_H, SIGNAL_H, CHANGE_H = 24.0, 12.0, 24.0

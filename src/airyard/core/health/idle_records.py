@@ -6,7 +6,7 @@ A test that was stopped leaves no note.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from airyard.core.health.fabric_faults import Blamed, FabricFault, Standing, faults_of, taken_in
@@ -14,11 +14,15 @@ from airyard.core.health.facts import CheckStatus
 from airyard.core.health.idle import IdleTest
 
 SWEEPS_KEPT = 10
+PARTS_KEPT = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestNote:
-    """One test of a node that was finished. ``version``: the boot that was tested; ``values``: check → what it read."""
+    """One test of a node that was finished. ``version``: the boot that was tested; ``values``: check → what it read.
+
+    ``part``: the part of a deep test that it is, of those in ``parts``; empty: it is the whole.
+    """
 
     kind: IdleTest
     at_ms: int
@@ -27,6 +31,8 @@ class TestNote:
     version: str = ""
     took_ms: int = 0
     values: Mapping[str, float] = field(default_factory=dict)
+    part: str = ""
+    parts: tuple[str, ...] = ()
 
     __test__ = False
 
@@ -105,6 +111,8 @@ class NodeTests:
     paired_ms: int | None = None
     version: str = ""
     """The boot with which it passed last."""
+    parts: tuple[TestNote, ...] = ()
+    """The newest test of each part of a deep test that is not whole yet, all with one boot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +132,19 @@ def with_test(before: NodeTests | None, note: TestNote) -> NodeTests:
     passed = note.status is CheckStatus.PASS
     if note.kind is IdleTest.FABRIC:
         return replace(found, fabric=note, paired_ms=note.at_ms if passed else found.paired_ms)
+    if note.part:
+        return replace(found, parts=with_part(found.parts, note))
     if note.kind is IdleTest.DEEP:
-        found = replace(found, deep=note, deep_ms=note.at_ms if passed else found.deep_ms)
+        found = replace(found, parts=(), deep=note, deep_ms=note.at_ms if passed else found.deep_ms)
     else:
         found = replace(found, light=note)
     return replace(found, passed_ms=note.at_ms, version=note.version) if passed else found
+
+
+def with_part(before: Sequence[TestNote], note: TestNote) -> tuple[TestNote, ...]:
+    """Return the parts that were tested, with one more: those of another boot are void, whatever they said."""
+    kept = [one for one in before if one.part != note.part and one.version == note.version]
+    return (*kept, note)[-PARTS_KEPT:]
 
 
 def with_sweep(before: PoolSweeps | None, note: SweepNote) -> PoolSweeps:

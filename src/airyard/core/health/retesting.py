@@ -8,7 +8,7 @@ skipped because something is missing is no pass, and the verdict names it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from airyard.core.health.check_events import line_of
@@ -45,12 +45,22 @@ def needed(level: Retest, devices: int) -> tuple[str, ...]:
     return found
 
 
-def judged(level: Retest, results: Sequence[CheckResult], devices: int) -> Verdict:
-    """Say whether a node passed its test. A failure of any check is one of the test."""
+def judged(
+    level: Retest, results: Sequence[CheckResult], devices: int, only: Collection[str] | None = None
+) -> Verdict:
+    """Say whether a node passed its test. A failure of any check is one of the test.
+
+    ``only``: the checks of the part that was run; None: all.
+    """
     failures = [line_of(one) for one in results if one.status is CheckStatus.FAIL]
     if failures:
         return Verdict(status=CheckStatus.FAIL, message=_joined(failures))
-    missing = [said for check in needed(level, devices) if (said := _missing(check, results))]
+    missing = [
+        said
+        for check in needed(level, devices)
+        if only is None or check in only
+        if (said := _missing(check, results))
+    ]
     if missing:
         return Verdict(status=CheckStatus.UNKNOWN, message=f"{level.value} needs {_joined(missing)}")
     if level is Retest.T4:
