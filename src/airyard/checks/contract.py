@@ -15,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from airyard.checks.limit import Limit
 from airyard.core.health.facts import CheckResult, CheckStatus, Component, Remedy, Retest
 
 
@@ -52,18 +53,14 @@ class Thresholds:
     values: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     generation: str = ""
-    asked: set[str] = field(default_factory=set, compare=False)
-    """Names that were asked for, until somebody clears it: who judges a check learns which limits it went by."""
 
     def __getitem__(self, name: str) -> float:
-        """Raises: KeyError for a name that no file has."""
-        self.asked.add(name)
-        return self.values[name]
+        """Return a limit, which knows whose it is. Raises: KeyError for a name that no file has."""
+        return Limit(self.values[name], ((name, self.sources.get(name, "")),))
 
     def get(self, name: str) -> float | None:
         """Return a limit, None where this generation has none."""
-        self.asked.add(name)
-        return self.values.get(name)
+        return self[name] if name in self.values else None
 
 
 Judge = Callable[[Any, Thresholds], Iterable[CheckResult]]

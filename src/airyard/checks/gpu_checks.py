@@ -410,7 +410,8 @@ def _links(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     if gpu.mig or (gpu.links is None and limits.get("nvlinks") is None):
         return None
     links = gpu.links or ()
-    wanted = int(limits.get("nvlinks") or len(links))
+    least = limits.get("nvlinks") or len(links)
+    wanted = int(least)
     active = sum(links)
     if active >= wanted:
         return fine("gpu.nvlink")
@@ -425,7 +426,7 @@ def _links(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
         Retest.T3,
         device=gpu.index,
         value=active,
-        threshold=wanted,
+        threshold=least,
         unit="links",
     )
 

@@ -30,6 +30,7 @@ from typing import Any, Self
 
 from airyard.checks.children import die_with_parent
 from airyard.checks.contract import Check, Probe, Profile, Site, Thresholds
+from airyard.checks.limit import with_layer
 from airyard.checks.preflight.results import result_from_json, result_to_json
 from airyard.core.errors import UserError
 from airyard.core.health.facts import CheckResult, CheckStatus, Component
@@ -323,7 +324,7 @@ def _results(path: Path, check: Check, read: Any, limits: Thresholds) -> dict[st
 def _told(result: Any) -> dict[str, Any]:
     if not isinstance(result, CheckResult):
         raise _NoProbe(f"it said {plain(repr(result), _SAID)}, which is no CheckResult")
-    told = result_to_json(result)
+    told = result_to_json(with_layer(result))
     json.dumps(told)  # what has no form in JSON is this check's problem, and no other's
     return told
 

@@ -20,8 +20,9 @@ from typing import Any
 from airyard.checks import nvml
 from airyard.checks.children import die_with_parent
 from airyard.checks.contract import Probe, Site, Thresholds
+from airyard.checks.limit import with_layer
 from airyard.checks.own_files import Folder, OwnFiles
-from airyard.checks.thresholds import SITE, Table, generation_of, is_own, limits
+from airyard.checks.thresholds import Table, generation_of, limits
 from airyard.core.health.facts import CheckResult, CheckStatus
 
 _KILL_S = 1.0
@@ -111,7 +112,6 @@ def _judge(probe: Probe, found: Collected, thresholds: Thresholds) -> Iterator[C
                 component=check.component,
             )
             continue
-        thresholds.asked.clear()
         try:
             results = list(check.judge(value, thresholds))
         except Exception as error:  # a rule that crashes says nothing of the machine
@@ -124,16 +124,4 @@ def _judge(probe: Probe, found: Collected, thresholds: Thresholds) -> Iterator[C
             )
             continue
         for result in results:
-            details = {**result.details, **_whose(result, thresholds)}
-            yield replace(result, duration_ms=took_ms, details=details)
-
-
-def _whose(result: CheckResult, thresholds: Thresholds) -> dict[str, str]:
-    """Return the name of a limit that a machine or pool set and the check went by: who set it has to know of it."""
-    if result.threshold is None:
-        return {}
-    for name in sorted(thresholds.asked):
-        source = thresholds.sources.get(name, "")
-        if thresholds.values.get(name) == result.threshold and is_own(source):
-            return {"limit": f"{name} of {'the machine' if source == SITE else source}"}
-    return {}
+            yield replace(with_layer(result), duration_ms=took_ms)

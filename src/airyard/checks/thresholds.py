@@ -14,15 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from airyard.checks.contract import Thresholds
+from airyard.checks.limit import OF_POOL, SITE
 from airyard.core.errors import UserError
 from airyard.core.health.limit_names import EVERYWHERE, NAMES, TABLES, wrong_with
 from airyard.core.plain import LINE, plain, plain_name
 
 VERSION = 1
-SITE = "site"
-"""The source of what a machine's own file gives without one."""
-OF_POOL = "pool"
-"""How the source of a pool's limit begins; its name follows."""
 _GENERATIONS = re.compile(r"\b(GB300|B300|GB200|B200|GH200|H200|H100|H800|A100|A800)\b", re.IGNORECASE)
 _SAME = {"GB300": "B300", "GB200": "B200", "H800": "H100", "A800": "A100"}
 _ONE_SOCKET = re.compile(r"PCIe|NVL\b", re.IGNORECASE)
@@ -101,14 +98,41 @@ def _line(text: str, group: str, key: str = "") -> str:
     return ""
 
 
-def of_pool(base: Table, tables: Mapping[str, Mapping[str, Any]], pool: str) -> Table:
-    """Put a pool's limits over others. What this release has no check for is left out: a newer server may say it."""
+def of_pool(base: Table, tables: Any, pool: str) -> Table:
+    """Put a pool's limits over others. What this release has no check for is left out: a newer server may say it.
+
+    So is what no limit can be; ``wrong_of_pool`` names it.
+    """
     own = {
-        group: {name: (float(value), f"{OF_POOL} {pool}") for name, value in values.items() if name in NAMES}
-        for group, values in tables.items()
-        if group in TABLES
+        group: {
+            name: (float(value), f"{OF_POOL} {pool}")
+            for name, value in values.items()
+            if name in NAMES and not wrong_with(name, value)
+        }
+        for group, values in _tables(tables)
     }
     return _over(base, own)
+
+
+def wrong_of_pool(tables: Any, pool: str) -> str:
+    """Say which of a pool's limits cannot be used; empty where all can."""
+    wrong = [
+        f"[{group}] {name} is {why}: {plain(repr(value), LINE)}"
+        for group, values in _tables(tables)
+        for name, value in values.items()
+        if name in NAMES and (why := wrong_with(name, value))
+    ]
+    if not isinstance(tables, Mapping):
+        wrong.append("they are no tables")
+    return f"limits of pool {pool} cannot be used: {'; '.join(wrong)}" if wrong else ""
+
+
+def _tables(tables: Any) -> list[tuple[str, Mapping[str, Any]]]:
+    if not isinstance(tables, Mapping):
+        return []
+    return [
+        (group, values) for group, values in tables.items() if group in TABLES and isinstance(values, Mapping)
+    ]
 
 
 def _over(base: Table, own: Table) -> Table:
@@ -139,11 +163,6 @@ def load(own: Path | None = None) -> Table:
     if len(read) > _MOST_BYTES:
         raise _refusal(str(own), f"it has more than {_MOST_BYTES >> 20} MiB")
     return _over(packaged(), parse(text, str(own)))
-
-
-def is_own(source: str) -> bool:
-    """True for the source of a limit that a machine or a pool set."""
-    return source == SITE or source.startswith(f"{OF_POOL} ")
 
 
 def limits(table: Table, generation: str) -> Thresholds:

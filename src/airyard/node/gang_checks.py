@@ -21,11 +21,12 @@ from typing import Any
 
 import airyard
 from airyard.checks.contract import Thresholds
+from airyard.checks.limit import whose
 from airyard.checks.preflight import ways
 from airyard.checks.preflight.compute import summed
 from airyard.checks.preflight.network import communication, fingerprint
 from airyard.checks.site_limits import machine_table
-from airyard.checks.thresholds import SITE, VERSION, generation_of, is_own, limits, of_pool
+from airyard.checks.thresholds import VERSION, generation_of, limits, of_pool
 from airyard.core.health.clocks import CHECK as CLOCK
 from airyard.core.health.clocks import Reading, clocks_off
 from airyard.core.health.facts import CheckStatus
@@ -148,7 +149,8 @@ class GangChecks:
     def _clocks(self, facts: Mapping[int, Facts], member: int, limits: Thresholds, *, strict: bool) -> None:
         """Compare the clocks: the order of failures is told by them. Raises: GangUnfit where the pool asked."""
         for limit, counts in (("clock_skew_ms_fail", strict), ("clock_skew_ms_warn", False)):
-            off = clocks_off(facts, limits[limit])
+            most = limits[limit]
+            off = clocks_off(facts, most, whose(most))
             if off is None or off.odd is None:
                 continue
             if counts:
@@ -207,12 +209,12 @@ class GangChecks:
 
     def _speed(self, said: Mapping[str, Any], limits: Thresholds, *, strict: bool) -> None:
         """Judge the bus bandwidth between whole nodes. Raises: GangUnfit where the pool asked for checks."""
-        source = limits.sources.get("nodes_gb_s", "")
-        whose = f" (nodes_gb_s of {'the machine' if source == SITE else source})" if is_own(source) else ""
         for result in summed(CHECK, said, limits.get("nodes_gb_s"), limits["small_message_share"]):
             if result.status is not CheckStatus.FAIL:
                 continue
-            text = f"{result.message}, {result.threshold:g} GB/s are the least{whose}"
+            layer = whose(result.threshold)
+            said_by = f" ({layer})" if layer else ""
+            text = f"{result.message}, {result.threshold:g} GB/s are the least{said_by}"
             if strict:
                 raise GangUnfit("NETWORK", f"preflight: {CHECK}: {text}; next: test the nodes in pairs")
             self._note(f"preflight: warn {CHECK}: {text}")
@@ -261,7 +263,7 @@ def limits_of(asked: Mapping[str, Any], node_folder: Path) -> Thresholds:
     """Return the limits of the node that checks were asked for: the machine's file, the pool's over it."""
     table = machine_table(node_folder)
     if told := asked.get("limits"):
-        table = of_pool(table, told["tables"], told["pool"])
+        table = of_pool(table, told.get("tables"), str(told.get("pool", "")))
     return limits(table, generation_of(str(asked.get("model") or "")))
 
 

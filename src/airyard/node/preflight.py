@@ -139,7 +139,7 @@ def identity_of(
 
 def mark_of(limits: Mapping[str, Any] | None) -> str:
     """Return a mark of a pool's limits that changes with them; empty without any. The pool's name does not matter."""
-    return _mark(limits["tables"]) if limits else ""
+    return _mark(limits.get("tables")) if limits else ""
 
 
 def _mark(told: object) -> str:
@@ -245,8 +245,8 @@ def setting_of(
         python=python,
         known={"uuids": " ".join(uuids)},
         limits_file=str(limits) if limits.is_file() else "",
-        pool=of_pool["pool"] if of_pool else "",
-        pool_limits=of_pool["tables"] if of_pool else {},
+        pool=str(of_pool.get("pool", "")) if of_pool else "",
+        pool_limits=of_pool.get("tables") or {} if of_pool else {},
         own_folder=str(own) if own.is_dir() else "",
         writes=(*(str(folder) for folder in folders), *storage),
         caches=tuple(str(node_folder / name) for name in CACHES),

@@ -200,6 +200,19 @@ def test_a_folder_that_the_pool_names_is_tried_and_another_one_voids_the_certifi
     assert os.listdir(shared) == []
 
 
+def test_a_pool_with_limits_that_are_none_keeps_its_checks(tmp_path: Path) -> None:
+    odd = {"pool": "train", "tables": {"all": {"cpus_least": "many", "nvme_least": True, "mtu_least": None}}}
+    setting = preflight.setting_of("", (), tmp_path, odd)
+    results = preflight.check({"profile": "fast", "setting": setting.as_json()}, 75.0)
+    assert results is not None
+    (told,) = [one for one in results if one.check == "preflight.limits"]
+    assert "limits of pool train cannot be used: [all] cpus_least is no number" in told.message
+    assert {one.status for one in results if one.check == "host.processors"} <= {
+        CheckStatus.PASS,
+        CheckStatus.WARN,
+    }
+
+
 def test_a_child_that_is_late_is_killed_with_all_it_started(tmp_path: Path) -> None:
     child = tmp_path / "pid"
     script = f"sleep 600 & echo $! > {child}; wait"

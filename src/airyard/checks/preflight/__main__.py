@@ -15,11 +15,11 @@ from typing import Any
 
 from airyard.checks import catalogue, running
 from airyard.checks.children import die_with_parent
-from airyard.checks.contract import Profile
+from airyard.checks.contract import Profile, warned
 from airyard.checks.preflight.results import result_to_json
 from airyard.checks.preflight.setting import Setting
 from airyard.checks.site_limits import limits_of
-from airyard.checks.thresholds import of_pool
+from airyard.checks.thresholds import of_pool, wrong_of_pool
 
 
 def check(wish: dict[str, Any]) -> list[dict[str, Any]]:
@@ -30,6 +30,8 @@ def check(wish: dict[str, Any]) -> list[dict[str, Any]]:
     table, told = limits_of(Path(setting.limits_file) if setting.limits_file else None)
     if setting.pool_limits:
         table = of_pool(table, setting.pool_limits, setting.pool)
+        if wrong := wrong_of_pool(setting.pool_limits, setting.pool):
+            told.append(warned("preflight.limits", f"{wrong}; the others hold", "`airyard apply` them again"))
     probes = catalogue.probes(profile)
     if setting.only:
         probes, own = catalogue.only(probes, setting.only), own if catalogue.OWN in setting.only else None

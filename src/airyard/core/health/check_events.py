@@ -85,7 +85,9 @@ def line_of(result: CheckResult) -> str:
     text = f"{result.status.value.lower()} {result.check}: {result.message}"
     if result.value is not None and result.threshold is not None:
         unit = f" {result.unit}" if result.unit else ""
-        text += f" (measured {result.value:g}, limit {result.threshold:g}{unit})"
+        whose = result.details.get("limit", "")
+        said = f": {whose}" if whose else ""
+        text += f" (measured {result.value:g}, limit {result.threshold:g}{unit}{said})"
     return f"{text}; next: {result.next_step}" if result.next_step else text
 
 

@@ -53,11 +53,11 @@ class Off:
     spread_ms: float
 
 
-def clocks_off(facts: Mapping[int, Facts], most_ms: float) -> Off | None:
+def clocks_off(facts: Mapping[int, Facts], most_ms: float, whose: str = "") -> Off | None:
     """Return which members' clocks are more than ``most_ms`` from the median of members and server; None: too few tell.
 
     The server counts as one more, so that of two members that differ the odd one has a name. With an even number the
-    two in the middle are both the median: nobody is off from one of them alone.
+    two in the middle are both the median: nobody is off from one of them alone. ``whose``: who set the limit.
     """
     read = {member: one for member, said in sorted(facts.items()) if (one := _reading(said)) is not None}
     if len(read) < 2:
@@ -71,11 +71,14 @@ def clocks_off(facts: Mapping[int, Facts], most_ms: float) -> Off | None:
         if surely > most_ms:
             off[member] = surely
     offsets = [one.offset_ms for one in read.values()]
-    return Off(odd=_odd(facts, read, off, most_ms), spread_ms=max(offsets) - min(offsets))
+    return Off(
+        odd=_odd(facts, read, off, f"{most_ms:g} ms are allowed{f' ({whose})' if whose else ''}"),
+        spread_ms=max(offsets) - min(offsets),
+    )
 
 
 def _odd(
-    facts: Mapping[int, Facts], read: Mapping[int, Reading], off: Mapping[int, float], most_ms: float
+    facts: Mapping[int, Facts], read: Mapping[int, Reading], off: Mapping[int, float], allowed: str
 ) -> Odd | None:
     if not off:
         return None
@@ -83,7 +86,7 @@ def _odd(
     others = f" (nodes {', '.join(_node(facts, member) for member in off)})" if len(off) > 1 else ""
     message = (
         f"the clock of node {_node(facts, worst)} is {off[worst]:.0f} ms or more from the median of the run's nodes, "
-        f"{most_ms:g} ms are allowed{others}; measured {read[worst].offset_ms:+.1f} ms against the server, "
+        f"{allowed}{others}; measured {read[worst].offset_ms:+.1f} ms against the server, "
         f"give or take {read[worst].error_ms:.1f} ms"
     )
     return Odd(fact=OFFSET, check=CHECK, members=frozenset(off), tied=False, message=message, next_step=_STEP)
