@@ -156,3 +156,25 @@ def report(yard: Yard, node: str) -> None:
     )
     with urllib.request.urlopen(asked) as answer:
         assert json.load(answer) == {"taken": 1}
+
+
+def test_a_pool_says_what_a_pair_has_to_reach(yard: Yard) -> None:
+    nodes = [one for one in data(yard, "nodes")["nodes"] if one["simulated"]]
+    kind = next(one["accelerator"] for one in nodes if one["name"] == names(yard, simulated=True)[0])
+    one, other = [each["name"] for each in nodes if each["accelerator"] == kind][:2]
+    say(yard, {"node": one, "pair": None})
+    say(yard, {"node": other, "pair": None})
+    declared = yard.work / "pair_limits.yaml"
+    try:
+        for figure, code in ((400, 0), (500, 1)):  # simulated nodes have 300, and seven tenths are asked
+            declared.write_text(
+                f"pools:\n  quick: {{accelerator: {kind}, thresholds: {{all: {{nodes_gb_s: {figure}}}}}}}\n"
+            )
+            applied = yard.run("apply", "-f", str(declared))
+            assert applied.returncode == 0, applied.stdout + applied.stderr
+            done = yard.run("health", "pair", one, other)
+            assert done.returncode == code, done.stdout + done.stderr
+        assert "300 GB/s, at least 350 are due (nodes_gb_s of pool quick)" in done.stdout
+    finally:
+        declared.write_text("pools: {}\n")
+        yard.run("apply", "-f", str(declared))

@@ -65,6 +65,7 @@ from airyard.server.gauges import Gauges
 from airyard.server.idle_rounds import IdleRounds, IdleSettings
 from airyard.server.judges import Judges
 from airyard.server.node_rounds import NodeRounds, Retests, find_node, told_by_pool
+from airyard.server.pair_due import due_of
 from airyard.server.pair_retests import PairRetests
 from airyard.server.pair_rounds import PairRounds
 from airyard.server.remedies import Remedies
@@ -125,7 +126,10 @@ class Effects:
         self._loop = loop
         self._thread.start()
         self._pairs = PairRounds(
-            pair_nodes=self._pair_nodes, find_node=partial(find_node, loop), python=self._test_python
+            pair_nodes=self._pair_nodes,
+            find_node=partial(find_node, loop),
+            python=self._test_python,
+            due=partial(due_of, loop),
         )
         in_pairs = PairRetests(
             self._pairs, find_node=partial(find_node, loop), partners=partial(_partners, loop)

@@ -11,13 +11,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 from airyard.checks.fabric_probe import parse
+from airyard.checks.limit import Limit, whose
 from airyard.core.cluster import Node
 from airyard.core.errors import AiryardError, NotFound, Unavailable, UserError
 from airyard.core.health.fabric import RATIOS_FROM, Measured, PairResult, against
 from airyard.core.health.tournament import Pair
+from airyard.server.pair_due import METHODS
 
 PAIR_S = 150.0
 """A test's own deadlines on its nodes, and what reaching them takes; the wait for its turn is not in it."""
@@ -39,8 +42,16 @@ class AsksPair(Protocol):
 class PairRounds:
     """Measures pairs of nodes. Any thread."""
 
-    def __init__(self, *, pair_nodes: AsksPair, find_node: Callable[[str], Node | None], python: str) -> None:
-        """``python``: an interpreter that may have torch, on the nodes."""
+    def __init__(
+        self,
+        *,
+        pair_nodes: AsksPair,
+        find_node: Callable[[str], Node | None],
+        python: str,
+        due: Callable[[Node], Limit | None] = lambda node: None,
+    ) -> None:
+        """``python``: an interpreter that may have torch, on the nodes. ``due``: what a node's pool asks of a pair."""
+        self._due = due
         self._pair_nodes = pair_nodes
         self._find_node = find_node
         self._python = python
@@ -93,11 +104,19 @@ class PairRounds:
                 asked,
                 should_stop=lambda: should_stop() or time.monotonic() >= until_s,
             )
-        measured = _read(pair, answer)
+        measured = self._with_due(_read(pair, answer), nodes)
         if measured.finished and measured.correct and not measured.errors_grown:
             with self._freed:
                 self._lately.append((nodes[0].accelerator, measured))
         return measured
+
+    def _with_due(self, measured: Measured, nodes: tuple[Node, Node]) -> Measured:
+        """Return a test with what the nodes' pool asks for, where it was measured as that is meant."""
+        asked = [due for node in nodes if measured.method in METHODS and (due := self._due(node)) is not None]
+        most = max(asked, default=None)
+        if most is None or most <= measured.due_gb_s:
+            return measured
+        return replace(measured, due_gb_s=float(most), due_by=whose(most))
 
     def judge(self, measured: Measured) -> PairResult:
         """Judge one test by what is due, and by what other nodes of its kind had lately, where they tell.

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
+from airyard.checks.limit import Limit
 from airyard.core.actions import RunRetest
 from airyard.core.cluster import Device, Node
 from airyard.core.errors import NotFound, Unavailable, UserError
-from airyard.core.health.fabric import Measured, Outcome
+from airyard.core.health.fabric import Measured, Outcome, judged
 from airyard.core.health.facts import CheckStatus, Retest
 from airyard.server.node_rounds import Retests
 from airyard.server.pair_retests import PairRetests
@@ -29,6 +30,7 @@ class Fabric:
     share: dict[str, float] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
     pairs: list[tuple[str, str]] = field(default_factory=list)
+    method: str = ""
 
     def __call__(
         self, machines: tuple[str, str], asked: Mapping[str, Any], *, should_stop: Callable[[], bool]
@@ -41,7 +43,7 @@ class Fabric:
             if node in self.states:
                 return {"state": self.states[node], "served": {}, "called": {}, "problem": ""}
         share = min(self.share.get(node, 1.0) for node in (one, other))
-        called = {**WELL, "busbw_gb_s": 40.0 * share}
+        called = {**WELL, "busbw_gb_s": 40.0 * share, "method": self.method}
         return {
             "state": "done",
             "served": {"correct": True, "errors_grown": 0},
@@ -198,3 +200,16 @@ def test_by_hand_a_slow_pair_stands_out_from_what_others_had_lately() -> None:
     assert judged("n9", "n1") is Outcome.PASS  # nobody knows what is usual
     assert [judged(f"n{one}", f"n{one + 1}") for one in range(2, 6)] == [Outcome.PASS] * 4
     assert judged("n9", "n8") is Outcome.FAIL
+
+
+def test_what_the_pool_asks_of_a_pair_counts_where_it_is_measured_as_meant() -> None:
+    due = Limit(50.0, (("nodes_gb_s", "pool train"),))
+    for method, outcome in (("nccl", Outcome.FAIL), ("tcp", Outcome.PASS), ("gloo", Outcome.PASS)):
+        fabric = Fabric(method=method)
+        pairs = PairRounds(pair_nodes=fabric, find_node=find, python="", due=lambda node: due)
+        result = pairs.judge(pairs.measure("n1", "n2", name="t", should_stop=lambda: False))
+        assert result.outcome is outcome, result
+    made = PairRounds(pair_nodes=Fabric(method="nccl"), find_node=find, python="", due=lambda node: due)
+    read = made.measure("n1", "n2", name="t", should_stop=lambda: False)
+    assert made.judge(read).why == "40 GB/s, at least 50 are due (nodes_gb_s of pool train)"
+    assert judged([replace(read, busbw_gb_s=45.0)], floor_gb_s=60.0)[0].why.endswith("at least 60 are due")

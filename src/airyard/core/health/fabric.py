@@ -58,6 +58,8 @@ class Measured:
     """What adapters that correspond had one by one, where there are several."""
     due_gb_s: float = 0.0
     """What two such nodes are known to have at least; 0: nobody knows."""
+    due_by: str = ""
+    """Who says so, where a pool does."""
 
     @property
     def finished(self) -> bool:
@@ -142,7 +144,8 @@ def _judged(
     elif slow := slow_lane(one.adapters, one.pair.a, one.pair.b, rails):
         why = slow
     elif one.busbw_gb_s < floor_gb_s:
-        why = f"{one.busbw_gb_s:.3g} GB/s, at least {floor_gb_s:.3g} are due"
+        by = f" ({one.due_by})" if one.due_by and floor_gb_s == one.due_gb_s else ""
+        why = f"{one.busbw_gb_s:.3g} GB/s, at least {floor_gb_s:.3g} are due{by}"
     elif usual is not None and one.busbw_gb_s < BUSBW_SHARE * usual.busbw_gb_s:
         why = f"{one.busbw_gb_s:.3g} GB/s, {usual.words} {usual.busbw_gb_s:.3g}"
     elif usual is not None and one.latency_p95_us > LATENCY_FACTOR * usual.latency_p95_us:
