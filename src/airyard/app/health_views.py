@@ -12,11 +12,12 @@ from airyard.core.health.facts import CheckStatus
 from airyard.core.health.idle import IdleTest
 from airyard.core.health.idle_records import NodeTests, SweepNote, TestNote
 from airyard.core.health.states import NodeHealth, Step
+from airyard.core.health.waiting import Wait
 from airyard.core.state import ClusterState
 
 
-def health_document(health: NodeHealth | None) -> Document | None:
-    """Return where a node is; None for one that was always well."""
+def health_document(health: NodeHealth | None, wait: Wait | None = None) -> Document | None:
+    """Return where a node is, and what it waits for; None for one that was always well."""
     if health is None:
         return None
     return {
@@ -30,6 +31,9 @@ def health_document(health: NodeHealth | None) -> Document | None:
         "strikes": health.strikes,
         "waits_for": health.waits_for,
         "not_before": rfc3339(health.not_before_ms or None),
+        "waits": None
+        if wait is None
+        else {"what": wait.what.value, "text": wait.text, "until": rfc3339(wait.until_ms)},
     }
 
 

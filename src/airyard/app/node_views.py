@@ -12,7 +12,9 @@ from airyard.app.health_views import health_document, story, tests
 from airyard.app.views import Document, rfc3339
 from airyard.core.cluster import Cordon, Machine, Node
 from airyard.core.decide import Operated
+from airyard.core.decide.awaiting import Awaiting
 from airyard.core.health.states import NodeHealth
+from airyard.core.health.waiting import Wait
 from airyard.core.ids import MemberKey
 from airyard.core.run import Attempt, Member, Run, StopRequest
 from airyard.core.scheduling.nodes import natural
@@ -22,7 +24,7 @@ from airyard.core.versions import Kinship, kinship
 
 def node_documents(state: ClusterState, now_ms: int) -> list[Document]:
     """Return the NodeDocs in the order of their names. Cost: nodes and live members."""
-    booked = state.bookings()
+    booked, awaiting = state.bookings(), Awaiting(state, now_ms)
     reserved = {
         name: each.reservation_id
         for each in state.reservations.values()
@@ -38,6 +40,7 @@ def node_documents(state: ClusterState, now_ms: int) -> list[Document]:
             reserved.get(node.name),
             state.cordons.get(node.name),
             state.health.get(node.name),
+            awaiting.of(node.name),
         )
         for node in sorted(state.nodes.values(), key=lambda node: natural(node.name))
     ]
@@ -51,6 +54,7 @@ def node_document(
     reservation_id: int | None = None,
     cordon: Cordon | None = None,
     health: NodeHealth | None = None,
+    wait: Wait | None = None,
 ) -> Document:
     """Return the NodeDoc; ``booked`` is device index → run id, ``pool`` the pool it is in.
 
@@ -82,7 +86,7 @@ def node_document(
         "pool": pool,
         "version": machine.version if machine is not None else "",
         "upgrade": machine is not None and is_behind(machine),
-        "health": health_document(health),
+        "health": health_document(health, wait),
     }
 
 

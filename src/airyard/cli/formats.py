@@ -127,6 +127,12 @@ def last_state(line: str) -> str:
     return next((part for part in reversed(line.split("\r")) if part.strip()), "")
 
 
+def cut(text: str, most: int) -> str:
+    """Return a text on one line, with an ellipsis where it is longer than ``most`` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
 def plural(count: int, word: str) -> str:
     """``1 node``, ``2 nodes``."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"

@@ -11,6 +11,24 @@ from typing import Any
 from airyard.cli import formats
 
 Document = dict[str, Any]
+_REASON = 60
+"""So much of a reason stands in the list; the page of a node has all of it."""
+_BY_HAND = frozenset({"PERSON", "BREAKER"})
+_IN_SHORT = {
+    "RUNS": "its runs",
+    "BACK_OFF": "the next remedy",
+    "BUDGET": "room in the budgets",
+    "BREAKER": "airyard health breaker reset",
+    "PERSON": "a person",
+}
+_UNTIL = {"BACK_OFF": "at"}
+_LONG_UNTIL = {
+    "RUNS": "empty by",
+    "BACK_OFF": "next remedy at",
+    "REMEDY": "given up at",
+    "TEST": "given up at",
+    "TRUST": "well again by",
+}
 
 
 def state(node: Document) -> tuple[str, str]:
@@ -56,6 +74,7 @@ def listing(nodes: Sequence[Document], colour: bool) -> str:
         )
     head = ["NODE", "ACCELERATOR", "POOL", "STATE", "FREE", "IN USE BY"]
     _more(head, rows, nodes, "CLOSED BY", _closer)
+    _more(head, rows, nodes, "WAITS FOR", _awaited)
     _more(head, rows, nodes, "LABELS", _labels)
     _more(head, rows, nodes, "TO UPGRADE", lambda node: node.get("version") if node.get("upgrade") else "")
     return formats.table(head, rows, right=(4,))
@@ -74,14 +93,24 @@ def _labels(node: Document) -> str:
 
 
 def _closer(node: Document) -> str:
-    """Say who closed it and why; of a drain with a deadline, until when."""
+    """Say who closed it and why, in short; of a drain with a deadline that still goes on, until when."""
     word = node.get("draining") or node.get("cordon")
     if not word:
         return ""
-    until = word.get("deadline_at")
+    until = None if word.get("drained") else word.get("deadline_at")
     parts = [word["by"] or "?", f"by {formats.about(until)}" if until else ""]
     who = ", ".join(part for part in parts if part)
-    return f"{who}: {word['reason']}" if word["reason"] else who
+    return f"{who}: {formats.cut(word['reason'], _REASON)}" if word["reason"] else who
+
+
+def _awaited(node: Document) -> str:
+    """Say in short what a node that is out for its health waits for."""
+    wait = (node.get("health") or {}).get("waits")
+    if not wait or wait["what"] == "TRUST":
+        return ""
+    word = _IN_SHORT.get(wait["what"]) or formats.cut(wait["text"], _REASON)
+    until = wait["until"]
+    return f"{word}, {_UNTIL.get(wait['what'], 'by')} {formats.about(until)}" if until else word
 
 
 def _uses(devices: Sequence[Document]) -> str:
@@ -132,9 +161,13 @@ def _health(health: Document | None) -> str:
     parts = [f"{health['state'].lower()} since {formats.moment(health['since'])}"]
     if health["rule"] and health["state"] != "HEALTHY":
         parts.append(f"{health['rule']}, score {health['score']:g}")
-    if health["attempt"] and health["state"] not in ("HEALTHY", "PROBATION"):
+    if health["attempt"] and health["state"] not in ("HEALTHY", "PROBATION", "RESETTING"):
         parts.append(f"remedy {health['attempt']} of 3 ({health['remedy']})")
-    if health["waits_for"]:
+    if wait := health.get("waits"):
+        parts.append(f"next: {wait['text']}" if wait["what"] in _BY_HAND else wait["text"])
+        if wait["until"]:
+            parts.append(f"{_LONG_UNTIL.get(wait['what'], 'until')} {formats.moment(wait['until'])}")
+    elif health["waits_for"]:  # of a server that does not tell the rest
         parts.append(f"next: {health['waits_for']}")
     return "; ".join(parts)
 
@@ -194,7 +227,8 @@ def _told(word: Document | None) -> str:
     if not word:
         return ""
     since = f" since {formats.moment(word['at'])}" if word.get("at") else ""
-    until = f", to be empty by {formats.moment(word['deadline_at'])}" if word.get("deadline_at") else ""
+    deadline = None if word.get("drained") else word.get("deadline_at")
+    until = f", to be empty by {formats.moment(deadline)}" if deadline else ""
     why = f": {word['reason']}" if word["reason"] else ""
     return f"by {word['by'] or 'somebody'}{since}{until}{why}"
 

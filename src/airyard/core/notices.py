@@ -14,6 +14,7 @@ from airyard.core.events import Recorded
 from airyard.core.health.fabric_faults import in_words
 from airyard.core.health.facility import NEXT_STEP
 from airyard.core.health.states import HealthState
+from airyard.core.health.waiting import for_person
 from airyard.core.notify import FleetNotice, RunNotice
 from airyard.core.run import Outcome
 
@@ -130,7 +131,7 @@ def _health_changed(recorded: Recorded, event: events.NodeHealthChanged) -> Noti
         message=event.why,
         node=event.node,
         cause=health.rule or None,
-        next_step=health.waits_for or None,
+        next_step=for_person(event.node, health) or None,
         by=event.by,
     )
 

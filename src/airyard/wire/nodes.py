@@ -43,6 +43,17 @@ class DrainDoc(CordonDoc):
     drained: bool
 
 
+class WaitDoc(Answer):
+    """What a node waits for, until when at the latest.
+
+    ``what``: RUNS, BACK_OFF, BUDGET, BREAKER, REMEDY, TEST, TRUST or PERSON.
+    """
+
+    what: str
+    text: str
+    until: str | None
+
+
 class HealthDoc(Answer):
     """What is thought of a node's health; ``waits_for``: what a person has to do. None of it: it was always well."""
 
@@ -56,6 +67,7 @@ class HealthDoc(Answer):
     strikes: int
     waits_for: str
     not_before: str | None
+    waits: WaitDoc | None = None
 
 
 class HealthStepDoc(Answer):

@@ -100,6 +100,44 @@ def test_the_list_says_of_each_node_what_state_it_is_in_and_who_closed_it(airyar
     assert json.loads(out)["data"]["nodes"] == nodes
 
 
+def out(name: str, what: str, text: str, until: str | None = None, **fields: Any) -> dict[str, Any]:
+    """One that is out for its health and waits for something."""
+    health = {
+        "state": "QUARANTINED", "since": AT, "rule": "nic.down", "score": 8.0, "attempt": 0, "remedy": "NONE",
+        "retest": "T1", "strikes": 1, "waits_for": "", "not_before": until,
+        "waits": {"what": what, "text": text, "until": until},
+    }  # fmt: skip
+    draining = {**CORDON, "by": "airyard health", "reason": "r" * 300, "deadline_at": AT, "drained": True}
+    return node(name, cordoned=True, cordon=CORDON, draining=draining, health=health | fields)
+
+
+def test_what_a_node_that_is_out_waits_for_is_told_of_one_and_in_the_list(airyard: Any) -> None:
+    later = "2090-01-02T12:00:00Z"
+    nodes = [
+        out("n1", "BACK_OFF", "it came back and failed again (strike 1)", later),
+        out("n2", "PERSON", "mend it by hand; then `airyard health acquit n2`"),
+        out("n3", "TEST", "test T3, 1 of 2 passed", later, state="RETESTING", attempt=1, remedy="REBOOT"),
+        node("n4"),
+    ]
+    _, text, _ = airyard("nodes", answers={"GET /nodes": [{"nodes": nodes}]})
+    rows = {line.split()[0]: line for line in text.splitlines()}
+    assert "WAITS FOR" in rows["NODE"]
+    assert rows["n1"].endswith("the next remedy, at 2090-01-02 12:00")
+    assert rows["n2"].endswith("a person")
+    assert rows["n3"].endswith("test T3, 1 of 2 passed, by 2090-01-02 12:00")
+    # Empty since long: by when it had to be says nothing any more; and a reason is cut.
+    assert "by 20" not in rows["n1"].split("rrr")[0]
+    assert all(len(row) < 250 for row in rows.values())
+    pages = {
+        one["name"]: airyard("nodes", one["name"], answers={f"GET /nodes/{one['name']}": [page(one)]})
+        for one in nodes
+    }
+    assert "failed again (strike 1); next remedy at 2090-01-02 12:00:00" in pages["n1"][1]
+    assert "next: mend it by hand; then `airyard health acquit n2`" in pages["n2"][1]
+    assert "remedy 1 of 3 (REBOOT); test T3, 1 of 2 passed; given up at 2090-01-02" in pages["n3"][1]
+    assert "to be empty by" not in pages["n1"][1]
+
+
 def test_one_node_is_shown_with_its_runs(airyard: Any) -> None:
     leaving = {"reason": "DRAIN", "by": "op", "at": AT, "gone_by": LATER, "message": ""}
     answer = page(closed("n1", drained=False, run=7), runs=({**RESIDENT, "leaving": leaving},))

@@ -1,4 +1,7 @@
-"""Whatever a person asks of a node in whatever state: the step that is told is one that is taken, and leads to work."""
+"""Whatever a person asks of a node in whatever state: the step that is told is one that is taken, and leads to work.
+
+What a node waits for, and until when, is what happens then.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,12 @@ import pytest
 from airyard.core import commands as c
 from airyard.core.actions import RunRemedy, RunRetest
 from airyard.core.decide import Operated
+from airyard.core.decide.awaiting import Awaiting
 from airyard.core.errors import Conflict, Fix
+from airyard.core.health import ladder
 from airyard.core.health.facts import CheckStatus, Component, HealthEvent, Severity, Source
 from airyard.core.health.states import WORKING, HealthState, RemedyOutcome
+from airyard.core.health.waiting import Wait, WaitFor
 from airyard.core.health.ways_out import in_words
 from core_yard import Yard, node, workload
 
@@ -26,13 +32,15 @@ def state_of(yard: Yard) -> HealthState:
     return known.state if known is not None else S.HEALTHY
 
 
-def fault(yard: Yard, severity: Severity = Severity.CRITICAL) -> None:
+def fault(
+    yard: Yard, severity: Severity = Severity.CRITICAL, *, name: str = "a", rule: str = "nic.down"
+) -> None:
     """Have a monitor report one."""
     event = HealthEvent(
-        event_id=f"e{yard.now_ms}",
-        rule="nic.down",
-        machine="a",
-        node="a",
+        event_id=f"{name}{yard.now_ms}{rule}",
+        rule=rule,
+        machine=name,
+        node=name,
         at_ms=yard.now_ms,
         component=Component.NETWORK,
         severity=severity,
@@ -170,3 +178,119 @@ def test_who_does_what_is_told_has_a_node_that_works_in_the_end(state: HealthSta
             yard.gone(f"{run.run_id}.{attempt.number}.0")
     assert state_of(yard) in WORKING
     assert asked(yard, "uncordon")[0] == ""
+
+
+def awaited(yard: Yard, name: str = "a") -> Wait | None:
+    """What the node waits for now."""
+    return Awaiting(yard.state, yard.now_ms).of(name)
+
+
+WAITS = {
+    S.SUSPECT: WaitFor.TRUST,
+    S.DRAINING: WaitFor.RUNS,
+    S.RESETTING: WaitFor.REMEDY,
+    S.RETESTING: WaitFor.TEST,
+    S.PROBATION: WaitFor.TRUST,
+    S.MAINTENANCE: WaitFor.PERSON,
+    S.ENROLLING: WaitFor.TEST,
+    S.RETIRED: WaitFor.PERSON,
+}
+
+
+@pytest.mark.parametrize("state", WAITS, ids=lambda state: state.value)
+def test_what_a_node_waits_for_is_told_and_happens_when_it_is_said(state: HealthState) -> None:
+    yard = come_to(state)
+    wait = awaited(yard)
+    assert wait is not None
+    assert wait.what is WAITS[state]
+    if wait.what is WaitFor.PERSON:
+        steps = commands_in(wait.text)
+        assert steps
+        typed(yard, steps[0])
+        assert state_of(yard) is not state
+    elif wait.what is WaitFor.RUNS:
+        drain = yard.state.cordons["a"].drain
+        assert drain is not None
+        assert wait.until_ms == drain.deadline_ms
+    else:
+        assert wait.until_ms is not None
+        yard.now_ms = wait.until_ms - 1
+        yard.tick()
+        assert state_of(yard) is state
+        yard.now_ms = wait.until_ms
+        yard.tick()
+        assert state_of(yard) is not state
+
+
+def test_a_node_that_is_well_or_about_to_be_mended_waits_for_nothing() -> None:
+    assert awaited(come_to(S.HEALTHY)) is None
+    yard = come_to(S.QUARANTINED)
+    assert awaited(yard) is None
+    yard.tick()
+    assert state_of(yard) is S.RESETTING
+
+
+def test_a_node_that_came_back_and_failed_again_says_when_its_next_remedy_is() -> None:
+    yard = come_to(S.PROBATION)
+    yard.later(1)
+    fault(yard)
+    yard.tick()
+    wait = awaited(yard)
+    assert wait is not None
+    assert (wait.what, wait.until_ms) == (WaitFor.BACK_OFF, yard.now_ms + ladder.BACK_OFF_MS)
+    assert "strike 1" in wait.text
+    yard.tick(ladder.BACK_OFF_MS / 1000 - 1)
+    assert state_of(yard) is S.QUARANTINED
+    yard.tick(1)
+    assert state_of(yard) is S.RESETTING
+
+
+def test_a_remedy_that_could_not_be_begun_says_when_it_is_tried_again() -> None:
+    yard = come_to(S.RESETTING)
+    answered(yard, RemedyOutcome.TRANSIENT)
+    wait = awaited(yard)
+    assert wait is not None
+    assert (wait.what, wait.until_ms) == (WaitFor.BACK_OFF, yard.now_ms + ladder.MINUTE_MS)
+    yard.tick(60)
+    assert state_of(yard) is S.RESETTING
+
+
+@pytest.mark.parametrize(
+    ("remedy", "test"),
+    [(RemedyOutcome.PERMANENT, None), (RemedyOutcome.SUCCEEDED, CheckStatus.UNKNOWN)],
+)
+def test_what_a_person_is_asked_for_names_the_step_that_follows(
+    remedy: RemedyOutcome, test: CheckStatus | None
+) -> None:
+    yard = come_to(S.RESETTING)
+    answered(yard, remedy, test)
+    wait = awaited(yard)
+    assert wait is not None
+    assert (state_of(yard), wait.what) == (S.QUARANTINED, WaitFor.PERSON)
+    typed(yard, commands_in(wait.text)[0])
+    assert state_of(yard) is S.PROBATION
+
+
+def test_who_waits_for_other_nodes_or_for_the_breaker_says_so() -> None:
+    yard = Yard(*(node(name) for name in "abcdefghij"))
+    for name in "ab":
+        fault(yard, name=name, rule=f"disk.{name}")
+    yard.tick(1)
+    yard.tick(1)
+    assert state_of(yard) is S.RESETTING
+    wait = awaited(yard, "b")
+    assert wait is not None
+    assert (wait.what, wait.until_ms) == (WaitFor.BUDGET, None)
+    for name in "cdef":
+        fault(yard, Severity.HIGH, name=name, rule="fan")
+    fault(yard, name="g", rule="fan")
+    assert list(yard.state.breakers) == ["GPU_8xH100"]
+    wait = awaited(yard, "b")
+    assert wait is not None
+    assert wait.what is WaitFor.BREAKER
+    assert commands_in(wait.text) == ["airyard health breaker reset --pool GPU_8xH100"]
+    answered(yard, RemedyOutcome.SUCCEEDED, CheckStatus.PASS)
+    yard.do(c.ResetBreaker(by="op", pool="GPU_8xH100"))
+    held = awaited(yard, "g")
+    assert held is not None
+    assert held.what is WaitFor.BUDGET

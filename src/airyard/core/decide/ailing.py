@@ -28,6 +28,7 @@ from airyard.core.health import budget, facility, machine
 from airyard.core.health.blame import gravest, hit_of
 from airyard.core.health.facts import HealthEvent
 from airyard.core.health.states import TAKEN_OUT, WORKING, HealthState, Hit, NodeHealth
+from airyard.core.health.waiting import before_remedy
 from airyard.core.plain import plain, plain_name
 from airyard.core.run import StopReason, StopRequest
 from airyard.core.state import ClusterState
@@ -219,20 +220,14 @@ def tick(state: ClusterState, now_ms: int) -> Decision:
 
 
 def _mend(scratch: Scratch, name: str, health: NodeHealth) -> None:
-    if health.waits_for:
+    now_ms = scratch.now_ms
+    if before_remedy(name, health, now_ms, lambda: _fleet(scratch.state, name, health, now_ms)) is not None:
         return
-    # Where nothing is tried any more there is nothing to wait for: a person is told now.
-    end = machine.beyond_cure(health, scratch.now_ms)
-    if not end and scratch.now_ms < health.not_before_ms:
-        return
-    fleet = _fleet(scratch.state, name, health, scratch.now_ms)
-    if fleet.breaker_open or not (end or budget.may_remedy(fleet)):
-        return
-    if end:
-        retired = machine.retired(health, end, scratch.now_ms)
+    if end := machine.beyond_cure(health, now_ms):
+        retired = machine.retired(health, end, now_ms)
         _note(scratch, name, retired, retired.waits_for, TICK)
         return
-    after = machine.reserved(health, scratch.now_ms)
+    after = machine.reserved(health, now_ms)
     why = after.waits_for or f"attempt {after.attempt}: {after.remedy.value}"
     _note(scratch, name, after, why, TICK)
     _ask(scratch, name)

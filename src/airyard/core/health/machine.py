@@ -142,8 +142,7 @@ def _asked(health: NodeHealth) -> Remedy:
 
 def retired(health: NodeHealth, why: str, now_ms: int) -> NodeHealth:
     """Return the record of a node that only a person brings back."""
-    step = f"{why}: a person has to look; then `airyard health maintenance NODE on`, mend it, `off`"
-    return replace(health, state=S.RETIRED, since_ms=now_ms, waits_for=step)
+    return replace(health, state=S.RETIRED, since_ms=now_ms, waits_for=f"{why}: a person has to look")
 
 
 def remedied(health: NodeHealth, outcome: RemedyOutcome, said: str, now_ms: int) -> NodeHealth:
