@@ -190,7 +190,8 @@ def retest_done(state: ClusterState, command: RetestDone, now_ms: int) -> Decisi
     if command.name != machine.test_name(command.node, health):
         return Decision()
     scratch = _scratch(state, now_ms)
-    after = machine.retested(health, command.status, command.message, now_ms)
+    gpus = _has_gpus(state, command.node)
+    after = machine.retested(health, command.status, command.message, now_ms, gpus=gpus)
     why = f"test {health.retest.value}: {command.status.value.lower()}"
     _note(scratch, command.node, after, f"{why}: {command.message}" if command.message else why, TICK)
     _ask(scratch, command.node)
@@ -227,10 +228,15 @@ def _mend(scratch: Scratch, name: str, health: NodeHealth) -> None:
         retired = machine.retired(health, end, now_ms)
         _note(scratch, name, retired, retired.waits_for, TICK)
         return
-    after = machine.reserved(health, now_ms)
+    after = machine.reserved(health, now_ms, gpus=_has_gpus(scratch.state, name))
     why = after.waits_for or f"attempt {after.attempt}: {after.remedy.value}"
     _note(scratch, name, after, why, TICK)
     _ask(scratch, name)
+
+
+def _has_gpus(state: ClusterState, name: str) -> bool:
+    node = state.nodes.get(name)
+    return node is not None and node.model is not None
 
 
 def _ask(scratch: Scratch, name: str) -> None:

@@ -5,8 +5,9 @@ Owns: the ladder's numbers and rules. Must not know: how a remedy is carried out
 
 from __future__ import annotations
 
-from airyard.core.health.facts import Remedy, Retest
-from airyard.core.health.states import NodeHealth
+from airyard.core.health.blame import gravest
+from airyard.core.health.facts import Component, Remedy, Retest
+from airyard.core.health.states import Hit, NodeHealth
 
 RUNGS = (Remedy.GPU_RESET, Remedy.REBOOT, Remedy.POWER_CYCLE)
 ATTEMPTS = 3
@@ -30,16 +31,29 @@ DEADLINE_MS = {
 RETEST_MS = 30 * MINUTE_MS
 IN_PAIRS_MS = 40 * MINUTE_MS
 """What T4 has beyond that: half an hour until two other nodes are idle, and the tests with them."""
+_OF_GPUS = frozenset({Component.GPU, Component.GPU_MEMORY, Component.NVLINK, Component.DRIVER, None})
 _ONCE_ONLY = frozenset({"xid.79", "gpu.lost"})
 """A second time is the vendor's matter."""
 
 
-def next_rung(health: NodeHealth, asked: Remedy) -> Remedy:
-    """Return the next remedy: what the driver asked for first, then one rung higher each time."""
+def next_rung(health: NodeHealth, asked: Remedy, *, gpus: bool = True) -> Remedy:
+    """Return the next remedy: what the driver asked for first, then one rung higher each time.
+
+    GPUs are reset only for a fault of one, on a node that has some (``gpus``).
+    """
+    best = gravest(health.hits)
+    of_one = asked is Remedy.GPU_RESET or best is None or of_gpu(best)
+    lowest = 0 if gpus and of_one else 1
     if health.attempt == 0:
-        return asked if asked in RUNGS else RUNGS[0]
-    place = RUNGS.index(health.remedy) if health.remedy in RUNGS else -1
-    return RUNGS[min(place + 1, len(RUNGS) - 1)]
+        place = RUNGS.index(asked) if asked in RUNGS else 0
+    else:
+        place = RUNGS.index(health.remedy) + 1 if health.remedy in RUNGS else 0
+    return RUNGS[min(max(place, lowest), len(RUNGS) - 1)]
+
+
+def of_gpu(hit: Hit) -> bool:
+    """True for evidence about a GPU, its links or driver; also where an older release did not keep what it is about."""
+    return hit.device is not None or hit.component in _OF_GPUS
 
 
 def at_its_end(health: NodeHealth, asked: Remedy, now_ms: int) -> str:

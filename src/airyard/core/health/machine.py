@@ -111,8 +111,11 @@ def test_name(node: str, health: NodeHealth) -> str:
     return f"{attempt_name(node, health)}/{health.passes}"
 
 
-def reserved(health: NodeHealth, now_ms: int) -> NodeHealth:
-    """Return the record with the next remedy reserved, or of a retired node: what is done is counted before it is."""
+def reserved(health: NodeHealth, now_ms: int, *, gpus: bool = True) -> NodeHealth:
+    """Return the record with the next remedy reserved, or of a retired node: what is done is counted before it is.
+
+    ``gpus``: the node has some.
+    """
     asked = _asked(health)
     end = ladder.at_its_end(health, asked, now_ms)
     if end:
@@ -123,7 +126,7 @@ def reserved(health: NodeHealth, now_ms: int) -> NodeHealth:
         state=S.RESETTING,
         since_ms=now_ms,
         attempt=health.attempt + 1,
-        remedy=ladder.next_rung(health, asked),
+        remedy=ladder.next_rung(health, asked, gpus=gpus),
         passes=0,
         remedied_ms=(*recent, now_ms),
     )
@@ -174,7 +177,9 @@ def excused(health: NodeHealth, hits: Collection[Hit], now_ms: int) -> NodeHealt
     return left
 
 
-def retested(health: NodeHealth, status: CheckStatus, said: str, now_ms: int) -> NodeHealth:
+def retested(
+    health: NodeHealth, status: CheckStatus, said: str, now_ms: int, *, gpus: bool = True
+) -> NodeHealth:
     """Return the record after a test; what could not be told is no pass, and a person is asked."""
     enrolling = health.state is S.ENROLLING
     if status in (CheckStatus.PASS, CheckStatus.WARN):
@@ -186,7 +191,7 @@ def retested(health: NodeHealth, status: CheckStatus, said: str, now_ms: int) ->
         past = (*health.past_rules, health.rule)[-8:] if health.rule else health.past_rules
         return replace(_settled(passed, now_ms), state=S.PROBATION, since_ms=now_ms, past_rules=past)
     if status is CheckStatus.FAIL and not enrolling:
-        return reserved(replace(health, passes=0), now_ms)
+        return reserved(replace(health, passes=0), now_ms, gpus=gpus)
     why = said or f"its test came to {status.value.lower()}"
     return replace(health, state=S.QUARANTINED, since_ms=now_ms, passes=0, waits_for=why)
 

@@ -1,0 +1,102 @@
+"""Which remedy comes first, and which after it: none for GPUs where the fault or the node has no GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from airyard.core import commands as c
+from airyard.core.actions import RunRemedy, RunRetest
+from airyard.core.health.facts import CheckStatus, Component, HealthEvent, Remedy, Severity, Source
+from airyard.core.health.states import HealthState, RemedyOutcome
+from core_yard import START_MS, Yard, node
+
+RESET, REBOOT, CYCLE = Remedy.GPU_RESET, Remedy.REBOOT, Remedy.POWER_CYCLE
+
+
+def carried_out(yard: Yard) -> list[Remedy]:
+    """Return the remedies that are tried when none helps."""
+    done, pending = [], list(yard.actions)
+    while pending:
+        action = pending.pop(0)
+        if isinstance(action, RunRemedy):
+            done.append(action.remedy)
+            yard.do(c.RemedyDone(node="a", name=action.name, outcome=RemedyOutcome.SUCCEEDED))
+        elif isinstance(action, RunRetest):
+            yard.do(c.RetestDone(node="a", name=action.name, status=CheckStatus.FAIL))
+        pending.extend(yard.actions)
+    return done
+
+
+@pytest.mark.parametrize(
+    ("model", "component", "device", "asked", "tried"),
+    [
+        # A check of one's own on a slot of CPUs: a scratch disk that is not mounted.
+        (None, Component.DISK, None, Remedy.NONE, [REBOOT, CYCLE, CYCLE]),
+        ("H100", Component.DISK, None, Remedy.NONE, [REBOOT, CYCLE, CYCLE]),
+        ("H100", Component.NETWORK, None, REBOOT, [REBOOT, CYCLE, CYCLE]),
+        ("H100", Component.HOST, None, CYCLE, [CYCLE, CYCLE, CYCLE]),
+        ("H100", Component.GPU, 0, Remedy.NONE, [RESET, REBOOT, CYCLE]),
+        ("H100", Component.NVLINK, None, Remedy.NONE, [RESET, REBOOT, CYCLE]),
+        ("H100", Component.HOST, None, RESET, [RESET, REBOOT, CYCLE]),
+        (None, Component.GPU, 0, RESET, [REBOOT, CYCLE, CYCLE]),
+    ],
+)
+def test_gpus_are_reset_only_for_a_fault_of_one(
+    model: str | None, component: Component, device: int | None, asked: Remedy, tried: list[Remedy]
+) -> None:
+    yard = Yard(*(node(name, model) for name in "abcd"))
+    fault = HealthEvent(
+        event_id="e",
+        rule="check.site.scratch",
+        machine="a",
+        node="a",
+        at_ms=START_MS,
+        component=component,
+        severity=Severity.CRITICAL,
+        source=Source.CHECK,
+        message="not mounted",
+        device=device,
+        remedy=asked,
+    )
+    beside = HealthEvent(
+        event_id="f",
+        rule="gpu.pcie_replays",
+        machine="a",
+        node="a",
+        at_ms=START_MS - 1,
+        component=Component.GPU,
+        severity=Severity.WARNING,
+        source=Source.NVML,
+        message="something of a GPU that decides nothing",
+        device=0,
+    )
+    yard.do(c.HealthReported(events=(beside, fault)))
+    yard.tick(1)
+    yard.tick(1)
+    assert carried_out(yard) == tried
+    assert yard.state.health["a"].state is HealthState.RETIRED
+
+
+def test_a_remedy_that_was_not_begun_is_the_next_one_again() -> None:
+    yard = Yard(*(node(name, None) for name in "abcd"))
+    fault = HealthEvent(
+        event_id="e",
+        rule="site.mount",
+        machine="a",
+        node="a",
+        at_ms=START_MS,
+        component=Component.DISK,
+        severity=Severity.CRITICAL,
+        source=Source.OPERATOR,
+        message="not mounted",
+    )
+    yard.do(c.HealthReported(events=(fault,)))
+    yard.tick(1)
+    yard.tick(1)
+    (first,) = yard.actions
+    assert isinstance(first, RunRemedy)
+    yard.do(c.RemedyDone(node="a", name=first.name, outcome=RemedyOutcome.TRANSIENT))
+    yard.tick(60)
+    (again,) = yard.actions
+    assert isinstance(again, RunRemedy)
+    assert (first.remedy, again.remedy) == (REBOOT, REBOOT)
