@@ -19,7 +19,8 @@ from airyard.checks.contract import Profile
 from airyard.checks.preflight.results import result_to_json
 from airyard.core.commands import AcquitNodes, HealthReported, ResetBreaker, SetMaintenance
 from airyard.core.decide import Operated
-from airyard.core.errors import UserError
+from airyard.core.decide.reporting import located
+from airyard.core.health import reports
 from airyard.core.health.facts import HealthEvent
 from airyard.server.context import ServerContext
 from airyard.server.requests import PREFIX, Caller, Context, ask, query
@@ -66,15 +67,13 @@ async def reset_breaker(context: Context, caller: Caller, body: wire.ResetBreake
 @router.post("/report", responses={200: {"model": wire.HealthReportAnswer}})
 async def report(context: Context, caller: Caller, body: wire.HealthReportRequest) -> dict[str, Any]:
     """Take what monitors of one's own saw; the same event again says nothing new."""
-    try:
-        found = tuple(HealthEvent.from_json(one) for one in body.events)
-    except (KeyError, ValueError, TypeError) as error:
-        raise UserError(
-            f"this is no health event: {error}",
-            code="BAD_HEALTH_EVENT",
-            fix="docs/health.md has the fields; event_id, rule, machine, at_ms, component, severity, source and "
-            "message are needed",
-        ) from error
+    now_ms = context.clock.now_ms()
+    said = [reports.read(one, now_ms, place=place) for place, one in enumerate(body.events)]
+
+    def place(control: Control) -> tuple[HealthEvent, ...]:
+        return located(control.state, said)
+
+    found = await query(context, place)
     await ask(context, HealthReported(events=found, by=caller.name))
     context.throttles.put(found, context.clock.monotonic_ms())
     return {"taken": len(found)}

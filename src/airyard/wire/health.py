@@ -94,7 +94,10 @@ class ResetBreakerRequest(Part):
 
 
 class HealthReportRequest(Part):
-    """``POST /health/report``: what monitors of one's own saw, each in the form of a HealthEvent."""
+    """``POST /health/report``: what monitors of one's own saw, each in the form of a HealthEvent.
+
+    ``event_id``, ``rule`` and ``node`` or ``machine`` are needed; for the rest see docs/health.md#reports.
+    """
 
     events: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=100)]
 

@@ -15,7 +15,8 @@ from airyard.adapters.journal_sql import SqlJournal
 from airyard.app.changes import ChangeFeed
 from airyard.app.loop import ControlLoop
 from airyard.core.actions import JudgeAttempt
-from airyard.core.commands import DeclareJudging
+from airyard.core.commands import DeclareJudging, HealthReported
+from airyard.core.health.facts import HealthEvent
 from airyard.core.log_frames import LogStream
 from airyard.core.run import Attempt, Cause
 from airyard.server.judges import Judges
@@ -147,7 +148,7 @@ def test_a_fault_of_another_device_or_of_before_is_no_excuse(yard: Yard, judges:
                 fault(node, event_id="e1", at_ms=early),
                 fault(node, event_id="e2", rule="ecc.other", device=7),
             ]
-            await client.post("/health/report", json={"events": reported})
+            yard.tell(HealthReported(events=tuple(map(HealthEvent.from_json, reported))))
             await fail(yard, run_id)
             attempt = await judged(yard, judges, run_id)
             assert attempt.cause is Cause.USER_CODE

@@ -38,7 +38,7 @@ def fault(node: str, rule: str = "xid.79", **changes: Any) -> dict[str, Any]:
     told = {
         "event_id": f"{node}.{rule}",
         "rule": rule,
-        "machine": "m",
+        "machine": "host",
         "node": node,
         "at_ms": time.time_ns() // 1_000_000,
         "component": "GPU",
@@ -136,8 +136,17 @@ def test_maintenance_acquittal_and_the_breaker_are_asked_for_by_persons(yard: Ya
             assert native.ErrorAnswer.model_validate(refused.json()).error.code == "NODE_NOT_QUARANTINED"
             answer = await client.post("/health/breaker/reset", json={})
             assert OperatedAnswer.model_validate(answer.json()).nodes == []
-            refused = await client.post("/health/report", json={"events": [{"rule": "x"}]})
-            assert native.ErrorAnswer.model_validate(refused.json()).error.code == "BAD_HEALTH_EVENT"
+            for wrong, code in (
+                ({"rule": "x"}, "BAD_HEALTH_EVENT"),
+                (fault(ONE, message="m" * 100_000), "BAD_HEALTH_EVENT"),
+                (fault("nosuch"), "NODE_NOT_FOUND"),
+                (fault(ONE, device=99), "DEVICE_NOT_FOUND"),
+            ):
+                # All or nothing: what is right beside it is not taken either.
+                refused = await client.post("/health/report", json={"events": [fault(TWO), wrong]})
+                error = native.ErrorAnswer.model_validate(refused.json()).error
+                assert (error.code, bool(error.fix)) == (code, True)
+            assert (await look(client, TWO)).node.health is None
 
     play(scene())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from typing import Any
 
@@ -84,34 +83,33 @@ def reset(app: App, pool: str) -> None:
 @click.option(
     "--severity",
     type=click.Choice(["WARNING", "HIGH", "CRITICAL"]),
-    default="HIGH",
-    show_default=True,
-    help="CRITICAL takes the node out at once and stops what runs on it.",
+    help="CRITICAL takes the node out at once and stops what runs on it. "
+    "Without it that of a rule which is known, else HIGH.",
 )
 @click.option("--device", type=click.IntRange(min=0), metavar="N", help="Which GPU; else the whole node.")
 @click.option("--message", metavar="TEXT", default="", help="In words.")
 @click.option("--id", "event_id", metavar="ID", help="The same ID again is the same event.")
 @pass_app
 def report(
-    app: App, node: str, rule: str, severity: str, device: int | None, message: str, event_id: str | None
+    app: App,
+    node: str,
+    rule: str,
+    severity: str | None,
+    device: int | None,
+    message: str,
+    event_id: str | None,
 ) -> None:
-    """Report a fault of a node: from a monitor of one's own, or to see what would become of it."""
-    found = app.client.node(node)
+    """Report a fault of a node: from a monitor of one's own, or to see what would become of it.
+
+    Of rules of the kernel's log (xid.79, sxid.22013, gpu.off_bus) severity, remedy and test are known.
+    """
+    said = {"severity": severity, "device": device, "message": message or None}
     event: dict[str, Any] = {
         "event_id": event_id or uuid.uuid4().hex,
         "rule": rule,
-        "machine": found["machine"]["name"],
         "node": node,
-        "at_ms": time.time_ns() // 1_000_000,
-        "component": "HOST" if device is None else "GPU",
-        "severity": severity,
-        "source": "OPERATOR",
-        "message": message or f"{rule}, reported by hand",
-        "device": device,
+        **{name: value for name, value in said.items() if value is not None},
     }
-    code = rule.removeprefix("xid.")
-    if rule.startswith("xid.") and code.isdigit():
-        event["code"] = int(code)
     answer = app.client.health.report([event])
     if app.as_json:
         app.console.data({**answer, "event_id": event["event_id"]})
