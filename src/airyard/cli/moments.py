@@ -14,6 +14,8 @@ import click
 NOW = "now"
 _PART = re.compile(r"(\d+(?:\.\d+)?)(s|min|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+MOST_S = 10**9
+"""No span is longer: some 31 years, as much as the API takes."""
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 
 
@@ -23,7 +25,10 @@ def span_s(text: str) -> int:
     parts = _PART.findall(whole)
     if not parts or "".join(map("".join, parts)) != whole:
         raise ValueError(f"{text!r} is not a span such as 45s, 90m, 2h, 1h30m or 1d")
-    return round(sum(float(number) * _SECONDS[unit] for number, unit in parts))
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    if seconds > MOST_S:
+        raise ValueError(f"{text[:40]!r} is longer than any span may be ({MOST_S // 86_400:,}d)")
+    return round(seconds)
 
 
 def moment(text: str, now: datetime, zone: tzinfo | None = None) -> datetime:

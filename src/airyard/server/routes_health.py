@@ -5,6 +5,7 @@ Owns: the wire side of these requests. Must not know: what follows from them. Th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from airyard.checks.contract import Profile
 from airyard.checks.preflight.results import result_to_json
 from airyard.core.commands import AcquitNodes, HealthReported, ResetBreaker, SetMaintenance
 from airyard.core.decide import Operated
+from airyard.core.decide.operating import unknown_node
 from airyard.core.decide.reporting import located
 from airyard.core.health import reports
 from airyard.core.health.facts import HealthEvent
@@ -40,7 +42,11 @@ async def events(
     since_ms = context.clock.now_ms() - since_s * 1000 if since_s is not None else 0
 
     def read(control: Control) -> Document:
-        return events_document(control.state, node, since_ms)
+        state = control.state
+        # A node that left has its story still.
+        if node is not None and node not in state.nodes and node not in state.stories:
+            raise unknown_node([node], state.nodes, "node")
+        return events_document(state, node, since_ms)
 
     return await query(context, read)
 
@@ -82,6 +88,7 @@ async def report(context: Context, caller: Caller, body: wire.HealthReportReques
 @router.post("/check", responses={200: {"model": wire.CheckBegun}})
 async def check(context: Context, caller: Caller, body: wire.CheckRequest) -> dict[str, Any]:
     """Have a node checked by its agent; what fails is reported as its health, on the caller's word."""
+    await query(context, partial(_check_known, [body.node]))
     begin = partial(context.rounds.begin, body.node, Profile(body.profile), caller.name)
     return {"round": await run_in_threadpool(begin)}
 
@@ -110,6 +117,7 @@ async def checked(
 @router.post("/pair", responses={200: {"model": wire.CheckBegun}})
 async def pair(context: Context, caller: Caller, body: wire.PairRequest) -> dict[str, Any]:
     """Have two nodes tested against each other. Nothing is reported: it does not say which of the two it is."""
+    await query(context, partial(_check_known, body.nodes))
     return {"round": await run_in_threadpool(partial(context.pairs.begin, *body.nodes))}
 
 
@@ -122,6 +130,13 @@ async def paired(
     """Return what a test of two nodes came to, once it is over; one that nobody asks for is ended."""
     found = await run_in_threadpool(context.pairs.wait, name, wait_s)
     return {"done": False} if found is None else {"done": True, **found.as_json()}
+
+
+def _check_known(names: Sequence[str], control: Control) -> None:
+    """Refuse names that are no nodes, with the nearest. Raises: NotFound."""
+    nodes = control.state.nodes
+    if unknown := [name for name in names if name not in nodes]:
+        raise unknown_node(unknown, nodes, "node")
 
 
 async def _operate(

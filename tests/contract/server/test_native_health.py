@@ -151,6 +151,23 @@ def test_maintenance_acquittal_and_the_breaker_are_asked_for_by_persons(yard: Ya
     play(scene())
 
 
+def test_a_name_that_is_nowhere_is_no_empty_answer(yard: Yard) -> None:
+    async def scene() -> None:
+        async with yard.client() as client:
+            for answer, code in (
+                (await client.get("/health/events", params={"node": "sim-1xa10-7"}), "NODE_NOT_FOUND"),
+                (await client.post("/health/check", json={"node": "sim-1xa10-7"}), "NODE_NOT_FOUND"),
+                (await client.post("/health/pair", json={"nodes": [ONE, "sim-1xa10-7"]}), "NODE_NOT_FOUND"),
+                (await client.post("/health/breaker/reset", json={"pool": "GPU_1xA1"}), "POOL_NOT_FOUND"),
+            ):
+                assert answer.status_code == 404, answer.text
+                error = native.ErrorAnswer.model_validate(answer.json()).error
+                assert (error.code, "did you mean" in error.message) == (code, True)
+                assert error.fix is not None
+
+    play(scene())
+
+
 REMEDY = RunRemedy(node="n1", machine="m1", name="n1/1/1", remedy=Remedy.REBOOT, simulated=False)
 RETEST = RunRetest(node="n1", machine="m1", name="n1/1/1/0", level=Retest.T2, simulated=False)
 

@@ -26,6 +26,13 @@ def test_what_is_no_span(text: str) -> None:
         span_s(text)
 
 
+@pytest.mark.parametrize("text", ["99999999d", "9" * 400 + "s"])
+def test_what_no_server_takes_is_no_span(text: str) -> None:
+    for read in (span_s, lambda said: moment(f"+{said}", NOW, ZONE)):
+        with pytest.raises(ValueError, match=r"longer than any span may be \(11,574d\)"):
+            read(text)
+
+
 @pytest.mark.parametrize(
     ("text", "wire"),
     [

@@ -10,6 +10,7 @@ import pytest
 
 from airyard.cli.verbs import drain as drain_verb
 from airyard.core.errors import Conflict, NotFound
+from client_fakes import run_document
 
 AT, LATER = "2026-12-02T12:00:00.000Z", "2026-12-02T12:02:00.000Z"
 CORDON = {"by": "op", "at": AT, "reason": "fan"}
@@ -73,6 +74,20 @@ def test_health_events_begin_with_incidents_of_the_facility(airyard: Any) -> Non
     # An older server tells of none.
     older = {"events": [], "breakers": []}
     assert airyard("health", "events", answers={"GET /health/events": [older]})[0] == 0
+
+
+def test_a_span_that_is_too_long_is_refused_before_anybody_is_asked(airyard: Any) -> None:
+    code, _, err = airyard("health", "events", "--since", "99999999d")
+    assert (code, "Invalid value for '--since'" in err, "11,574d" in err) == (2, True, True)
+    answers = {"GET /runs/7": [{"run": run_document(7)}], "GET /admin/audit": [[]]}
+    answers["GET /runs/7/logs"] = [[{"type": "END", "complete": True, "members": []}]]
+    asked = (("logs", "7", "--since"), ("admin", "audit", "--since"))
+    for verb in asked:  # since ever
+        code, _, err = airyard(*verb, "0001-01-01T00:00:00Z", answers=answers)
+        assert code == 0, err
+    for verb, expected in zip(asked, (0, 2), strict=True):
+        code, _, err = airyard(*verb, "9" * 400 + "d", answers=answers)
+        assert code == expected, err
 
 
 def test_the_list_says_of_each_node_what_state_it_is_in_and_who_closed_it(airyard: Any) -> None:

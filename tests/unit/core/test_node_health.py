@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from airyard.core import commands as c
 from airyard.core.actions import Action, RunRemedy, RunRetest
-from airyard.core.decide import Decision, outstanding
+from airyard.core.decide import Decision, Operated, outstanding
 from airyard.core.decide.operating import HEALTH
-from airyard.core.errors import Conflict
+from airyard.core.errors import Conflict, NotFound
 from airyard.core.health import budget, ladder
 from airyard.core.health.blame import CORDON_FROM, hit_of, joined, score, weight
 from airyard.core.health.facts import CheckStatus, Component, HealthEvent, Remedy, Severity, Source
@@ -275,6 +275,23 @@ def test_the_same_on_many_nodes_opens_the_breaker_until_a_person_closes_it() -> 
     see(yard, event("e"))
     assert "the breaker is open" in yard.state.stories["e"][-1].budget
     yard.do(c.ResetBreaker(by="op"))
+    assert yard.state.breakers == {}
+
+
+def test_whoever_asks_for_the_breaker_of_another_pool_hears_which_one_is_open() -> None:
+    yard = Yard(*(node(name) for name in "abcdefghij"), replace(node("z"), accelerator="GPU_1xA10"))
+    soft = {"severity": Severity.HIGH, "remedy": Remedy.REBOOT, "component": Component.NETWORK}
+    for name in "abcd":
+        see(yard, event(name, rule="nic.down", **soft))
+    with pytest.raises(NotFound, match=r"no pool 'GPU_8xH10'; did you mean 'GPU_8xH100'") as caught:
+        yard.do(c.ResetBreaker(by="op", pool="GPU_8xH10"))
+    assert (caught.value.code, caught.value.details["open"]) == ("POOL_NOT_FOUND", ["GPU_8xH100"])
+    reply = yard.do(c.ResetBreaker(by="op", pool="GPU_1xA10")).reply
+    assert isinstance(reply, Operated)
+    (note,) = reply.notes
+    assert (note.changed, note.message) == (False, "has no open breaker; open is that of GPU_8xH100")
+    assert list(yard.state.breakers) == ["GPU_8xH100"]
+    yard.do(c.ResetBreaker(by="op", pool="GPU_8xH100"))
     assert yard.state.breakers == {}
 
 

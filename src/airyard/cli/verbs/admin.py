@@ -77,14 +77,15 @@ def _since_ms(text: str) -> int:
     from airyard.cli.moments import span_s
 
     try:
-        return round((time.time() - span_s(text.removesuffix(" ago"))) * 1000)
+        return max(round((time.time() - span_s(text.removesuffix(" ago"))) * 1000), 0)
     except ValueError:
         pass
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
+        at_s = (found if found.tzinfo else found.astimezone(UTC)).timestamp()
+    except (ValueError, OverflowError):
         raise click.BadParameter(f"{text!r} is neither a time nor a span.", param_hint="--since") from None
-    return round((found if found.tzinfo else found.astimezone(UTC)).timestamp() * 1000)
+    return max(round(at_s * 1000), 0)
 
 
 def _audit_row(text: str) -> str:

@@ -35,7 +35,8 @@ def events(app: App, node: str | None, since: int | None) -> None:
         app.console.text(facility)
     tests = found.get("tests") or []
     if not found["events"] and not tests:
-        app.console.note("No node's health has changed.")
+        whose = f"The health of {node} has not" if node else "No node's health has"
+        app.console.note(f"{whose} changed{' in that time' if since else ''}.")
         return
     app.console.text(node_text.story(found["events"], named=True, tests=tests))
 

@@ -78,10 +78,10 @@ def since_ms(text: str, now_s: float) -> int:
     """Read ``10m`` or an RFC 3339 time as Unix milliseconds. Raises: click.BadParameter."""
     match = _SPAN.fullmatch(text.strip())
     if match:
-        return int(now_s * 1000 - float(match[1]) * _UNIT_MS[match[2]])
+        return int(max(now_s * 1000 - float(match[1]) * _UNIT_MS[match[2]], 0))
     try:
-        return int(formats.parse_time(text).timestamp() * 1000)
-    except ValueError:
+        return max(int(formats.parse_time(text).timestamp() * 1000), 0)
+    except (ValueError, OverflowError):
         raise click.BadParameter(
             f"{text!r} is neither a span like 10m nor a time like 2026-01-31T12:00:00Z.", param_hint="--since"
         ) from None

@@ -5,16 +5,19 @@ Owns: which of these may be said when. Must not know: the wire, evidence.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from airyard.core.actions import Action
 from airyard.core.commands import AcquitNodes, ResetBreaker, SetMaintenance
 from airyard.core.decide.ailing import note
 from airyard.core.decide.decision import Decision, NodeNote, Operated, Scratch
 from airyard.core.decide.operating import HEALTH, named
-from airyard.core.errors import Conflict
+from airyard.core.errors import Conflict, Fix, NotFound
 from airyard.core.events import BreakerReset, Event, NodeCordoned, NodeDrainOrdered
 from airyard.core.health import machine
 from airyard.core.health.states import WORKING, HealthState, NodeHealth
 from airyard.core.health.ways_out import in_words, way_out
+from airyard.core.policy_rules import listed, near
 from airyard.core.state import ClusterState
 
 
@@ -78,11 +81,36 @@ def _cannot_acquit(name: str, health: NodeHealth) -> Conflict:
 
 
 def reset_breaker(state: ClusterState, command: ResetBreaker, now_ms: int) -> Decision:
-    """Let nodes be taken out again."""
+    """Let nodes be taken out again. Raises: NotFound for a pool that is none."""
+    if command.pool and command.pool not in state.breakers:
+        return Decision(reply=Operated(notes=(_not_open(state, command.pool),)))
     pools = [pool for pool in sorted(state.breakers) if command.pool in ("", pool)]
     events: tuple[Event, ...] = tuple(BreakerReset(pool=pool, by=command.by) for pool in pools)
     notes = [NodeNote(node=pool, changed=True, message="may have nodes taken out again") for pool in pools]
     return Decision(events=events, reply=Operated(notes=tuple(notes)))
+
+
+def _not_open(state: ClusterState, pool: str) -> NodeNote:
+    """Say that a pool's breaker is not open, and whose is: who asks may have meant that one."""
+    policy, others = state.policy, sorted(state.breakers)
+    known = {one.name for one in policy.pools} | {policy.pool_of(node) for node in state.nodes.values()}
+    if pool not in known:
+        raise _unknown_pool(pool, known | state.breakers.keys(), others)
+    return NodeNote(node=pool, changed=False, message=f"has no open breaker{_open(others)}")
+
+
+def _unknown_pool(pool: str, known: Collection[str], others: list[str]) -> NotFound:
+    have = f"this yard has {listed(known)}" if known else "this yard has none yet"
+    return NotFound(
+        f"there is no pool {pool!r}{near(pool, known)} ({have}){_open(others)}",
+        code="POOL_NOT_FOUND",
+        details={"pool": pool, "open": others},
+        fix=Fix(text="`airyard pools` lists the pools", command="airyard pools"),
+    )
+
+
+def _open(pools: list[str]) -> str:
+    return f"; open is that of {listed(pools)}" if pools else ""
 
 
 def _decision(scratch: Scratch, notes: list[NodeNote]) -> Decision:
