@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from airyard.core.errors import AiryardError, Denied, NotFound, UserError
+from airyard.server.route_rights import PREFIX
 
 _log = structlog.get_logger("airyard.http")
 REQUEST_ID = "x-request-id"
@@ -97,7 +98,11 @@ def invalid(problems: Sequence[Any]) -> UserError:
     ]
     shown = "; ".join(f"{field['path'] or 'the body'}: {field['message']}" for field in fields[:10])
     more = f"; and {len(fields) - 10} more" if len(fields) > 10 else ""
-    return UserError(f"the request is not valid: {shown}{more}", details={"fields": fields[:100]})
+    return UserError(
+        f"the request is not valid: {shown}{more}",
+        fix=f"correct what is named; {PREFIX}/openapi.json has the form of every request",
+        details={"fields": fields[:100]},
+    )
 
 
 def _words(problem: Any) -> str:
