@@ -123,3 +123,44 @@ def test_a_yard_with_real_machines_is_refused(tmp_path: Path) -> None:
     done = yard.call("--home", str(yard.home), "dev", "fleet")
     assert done.returncode == 2
     assert "data folder of a yard with real machines" in done.stderr
+
+
+def test_faults_are_given_by_name_and_taken_away(tmp_path: Path) -> None:
+    with fleet(tmp_path, "--nodes", "6") as yard:
+        node = "dev-0002-sim-8xh100-0"
+        yard.ok("dev", "fault", node, "xid-79", "--device", "3")
+
+        def moves() -> list[str]:
+            return [step["after"] for step in yard.data("nodes", node)["story"]]
+
+        # Nobody has to mend it: nodes that are simulated are mended and pass their tests at once.
+        wait_for(lambda: "PROBATION" in moves(), 60, f"{node} to be taken out, mended and tested")
+        story = yard.data("nodes", node)["story"]
+        assert (story[0]["rule"], story[0]["after"]) == ("xid.79", "CORDONED")
+        assert "GPU has fallen off the bus" in str(story[0]["evidence"])
+
+        run_id = yard.submit("sleep 600", accelerator="GPU_8xH100")
+        run = yard.until(run_id, lambda run: run["status"] == "RUNNING")
+        member = run["attempts"][0]["members"][0]
+        yard.ok("dev", "fault", member["node"], "power-off")
+        wait_for(
+            lambda: not yard.data("nodes", member["node"])["node"]["alive"], 60, "the machine to be away"
+        )
+        assert member["machine"] in yard.ok("nodes", member["node"])
+        moved = yard.until(run_id, lambda run: len(run["attempts"]) == 2, timeout=120)
+        assert moved["attempts"][1]["members"][0]["machine"] != member["machine"]
+        yard.ok("dev", "fault", member["node"], "--clear")
+        wait_for(lambda: yard.data("nodes", member["node"])["node"]["alive"], 60, "the machine to be back")
+
+        hung = yard.call("dev", "fault", node, "hang")
+        assert hung.returncode == 2
+        assert "run no commands" in hung.stderr
+        unknown = yard.call("dev", "fault", node, "thermel")
+        assert unknown.returncode == 2
+        assert "did you mean thermal?" in unknown.stderr
+        assert "row-remap-failed, nvlink-down" in unknown.stderr
+        nobody = yard.call("dev", "fault", "dev-0009-sim-8xh100-0", "xid-79")
+        assert nobody.returncode == 3
+        assert "dev-0009-sim-8xh100-0" in nobody.stderr
+        assert "no difference" in yard.ok("admin", "verify")
+        assert yard.stop() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,3 +92,40 @@ def test_all_ranks_are_looked_at_when_one_hangs_and_their_logs_say_where_they_st
     assert looked.count("train (gang_of_steps.py") >= 4
     yard.ok("cancel", str(run_id))
     yard.ended(run_id)
+
+
+def states(yard: Yard) -> set[str]:
+    """Return the states of the ranks' processes, as the kernel names them."""
+    found = set()
+    for pid, line in yard.processes().items():
+        if line.startswith("python") and GANG.name in line:
+            found.add(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0])
+    return found
+
+
+def test_a_person_who_tries_has_a_run_hang_and_go_on(yard: Yard) -> None:
+    run_id = yard.submit(f"python {GANG} well", accelerator="GPU_1xA10", hang={"timeout_seconds": 5})
+    progress(yard, run_id, lambda found: found["step"] > 20)
+    (member,) = yard.get(run_id)["attempts"][0]["members"]
+    assert "stand still" in yard.ok("dev", "fault", member["node"], "hang")
+    assert states(yard) == {"T"}
+    yard.until(run_id, lambda found: found["attempts"][0]["stall"], timeout=120)
+    yard.ok("dev", "fault", member["node"], "--clear")
+    assert "T" not in states(yard)
+    over = yard.until(run_id, lambda found: found["attempts"][0]["stall"]["over_at"])
+    assert over["state"] == "ACTIVE"
+    slowing = yard.start("dev", "fault", member["node"], "straggler", "--seconds", "30")
+    wait_for(lambda: "T" in states(yard), what="a straggler")
+    wait_for(lambda: "T" not in states(yard), what="a straggler that works, too")
+    slowing.send_signal(signal.SIGINT)
+    slowing.communicate(timeout=30)
+    assert "T" not in states(yard)
+    off = yard.call("dev", "fault", member["node"], "power-off")
+    assert off.returncode == 2
+    assert "airyard dev fleet" in off.stderr
+    yard.ok("cancel", str(run_id))
+    yard.ended(run_id)
+    (slot, *_) = [node["name"] for node in yard.data("nodes")["nodes"] if not node["simulated"]]
+    real = yard.call("dev", "fault", slot, "xid-79")
+    assert real.returncode == 2
+    assert "is not simulated" in real.stderr

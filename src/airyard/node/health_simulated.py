@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 FAULT_FILE = "simulated-faults.jsonl"
 _MOST_BYTES = 1 << 20
 _LONGEST_DOWN_S = 86_400
-_WHAT = ("kernel", "nvml", "port", "pair")
+_LONGEST_LOAD_S = 600
+_LOOKS_EVERY_S = 5
+_WHAT = ("kernel", "nvml", "load", "port", "pair")
 _NO_READINGS = frozenset({"index", "uuid", "errors"})
 _KEYS = frozenset({"node", "device", "down_s", *_WHAT})
 
@@ -44,9 +46,11 @@ class SimulatedFaults:
 
     ``{"node": "sim-8xh100-0", "device": 3, "kernel": "NVRM: Xid (PCI:0000:14:00): 79, ..."}`` is what its kernel says.
     ``{"node": "sim-8xh100-0", "device": 3, "nvml": {"recovery_action": 2}}`` is how its GPU reads from now on, by the
-    names of ``checks/nvml.py``. ``{"node": "sim-8xh100-0", "port": "mlx5_0/1", "down_s": 240}`` is an RDMA port that
-    has been down for so long. ``{"node": "sim-8xh100-0", "pair": {"busbw_share": 0.4}}`` is how it fares in tests of
-    pairs (``pair_simulated.py`` reads it then). ``tell`` gets what is wrong with a line, with its number.
+    names of ``checks/nvml.py``; null: as a good one. ``{"node": "sim-8xh100-0", "device": 3, "load": {"clock_reasons":
+    64, "temperature_c": 92, "seconds": 60}}`` is a GPU that was at work like this for so long, by the names of
+    ``checks/nvml_load.py``. ``{"node": "sim-8xh100-0", "port": "mlx5_0/1", "down_s": 240}`` is an RDMA port that has
+    been down for so long. ``{"node": "sim-8xh100-0", "pair": {"busbw_share": 0.4}}`` is how it fares in tests of pairs
+    (``pair_simulated.py`` reads it then). ``tell`` gets what is wrong with a line, with its number.
     """
 
     def __init__(self, path: Path, after: int, tell: Callable[[str], None] = _tell) -> None:
@@ -116,8 +120,9 @@ class SimulatedFaults:
         if what == "kernel":
             found = self._said(node, said["kernel"])
         elif what == "nvml":
-            gpus = self._gpus.setdefault(node, _SimulatedGpus(devices))
-            found = gpus.changed(device, said["nvml"])
+            found = self._gpus_of(node, devices).changed(device, said["nvml"])
+        elif what == "load":
+            found = self._gpus_of(node, devices).worked(device, said["load"])
         elif what == "pair":
             script_of(said["pair"])
             found = []
@@ -127,6 +132,12 @@ class SimulatedFaults:
         return [
             replace(one, node=node, device=device, device_uuid=uuid, mark="", at_ms=None) for one in found
         ]
+
+    def _gpus_of(self, node: str, devices: Sequence[str]) -> _SimulatedGpus:
+        found = self._gpus.get(node)
+        if found is None:
+            found = self._gpus[node] = _SimulatedGpus(devices)
+        return found
 
     def _place(self, said: Mapping[str, Any]) -> tuple[str, tuple[str, ...], int | None]:
         if unknown := sorted(set(said) - _KEYS):
@@ -190,12 +201,41 @@ class _SimulatedGpus:
             )
             for index, uuid in enumerate(devices)
         ]
+        self._good = list(self._gpus)
+        self._now_ms = 0
         self._read()
+
+    def worked(self, device: int | None, said: Any) -> list[Sighting]:
+        """Have one GPU have been at work for a while; its time is made up. Raises: ValueError."""
+        from airyard.checks.nvml_load import Load
+
+        if device is None:
+            raise ValueError("load needs a device")
+        if not isinstance(said, dict) or any(type(value) is not int for value in said.values()):
+            raise ValueError("load is an object of whole numbers")
+        seconds = said.get("seconds", 0)
+        if not 0 < seconds <= _LONGEST_LOAD_S:
+            raise ValueError(f"seconds of load are 1 to {_LONGEST_LOAD_S}")
+        try:
+            at_work = {"utilization": 100, **{key: value for key, value in said.items() if key != "seconds"}}
+            load = Load(**{**at_work, "index": device})
+        except TypeError as error:
+            raise ValueError(f"load: {error}") from None
+        found: dict[str, Sighting] = {}
+        for _ in range(0, seconds + 1, _LOOKS_EVERY_S):
+            self._now_ms += 1000 * _LOOKS_EVERY_S
+            for one in self._watch.work([load], self._now_ms):
+                found[one.rule] = one
+        self._now_ms += 1000 * _LONGEST_LOAD_S  # what comes next is another time
+        return list(found.values())
 
     def changed(self, device: int | None, readings: Any) -> list[Sighting]:
         """Change what one GPU reads as; two looks, because some rules want to see it twice. Raises: ValueError."""
         if device is None:
             raise ValueError("nvml needs a device")
+        if readings is None:
+            self._gpus[device] = self._good[device]
+            return self._read()
         if not isinstance(readings, dict) or not readings:
             raise ValueError("nvml is an object of readings")
         # Not `errors` and `index`: they are not what a GPU reads as.

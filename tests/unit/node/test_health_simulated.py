@@ -72,9 +72,9 @@ def test_a_port_that_is_down_by_the_time_that_it_is(tmp_path: Path) -> None:
         ({"node": ["sim"], "kernel": XID}, "node ['sim'] is none"),
         (
             {"node": "sim", "devise": 0, "kernel": XID},
-            "unknown: devise; there are device, down_s, kernel, node",
+            "unknown: devise; there are device, down_s, kernel, load, node",
         ),
-        ({"node": "sim", "device": 0}, "it needs one of kernel, nvml, port"),
+        ({"node": "sim", "device": 0}, "it needs one of kernel, nvml, load, port"),
         ({"node": "sim", "device": 0, "kernel": XID, "nvml": {}}, "it needs one of"),
         ({"node": "sim", "device": 0, "kernel": f"12,1,1,-;{XID}"}, "no rule knows this line"),
         ({"node": "sim", "device": 0, "kernel": 79}, "kernel is a text"),

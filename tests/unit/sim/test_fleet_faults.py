@@ -118,6 +118,7 @@ def test_a_runner_of_named_machines_is_waited_for(tmp_path: Path) -> None:
         run_seconds=1,
         folder=tmp_path,
         socket=tmp_path / "socket",
+        faults=tmp_path / "faults",
     )
     idle = Machine(model, "dev-0001", "127.0.0.1", lambda *_, **__: None)
     fault = Fault(kind=FaultKind.KILL_RUNNER, machines=("dev-0001",))

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from airyard.cli.app import App, VerbGroup, pass_app
+from airyard.cli.verbs.dev_fault import fault
 from airyard.core.errors import Conflict, Fix, UserError
 
 JOIN_S, JOIN_EACH_S = 60.0, 0.1
@@ -25,6 +26,9 @@ LOOK_S = 0.2
 @click.group("dev", cls=VerbGroup)
 def command() -> None:
     """Try Airyard without machines."""
+
+
+command.add_command(fault)
 
 
 @command.command("fleet")

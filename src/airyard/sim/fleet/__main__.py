@@ -24,7 +24,10 @@ from typing import Any
 from airyard.adapters.dev_engine import SOCKET
 from airyard.core.errors import AiryardError
 from airyard.core.workload import parse_accelerator
+from airyard.node.health_simulated import FAULT_FILE
+from airyard.node.health_watch import FOLDER as HEALTH
 from airyard.sim.fleet import FOLDER
+from airyard.sim.fleet.asked import ASKED, Asked
 from airyard.sim.fleet.faults import Faults, Injector, machine_name, read_fault, read_faults
 from airyard.sim.fleet.machine import Machine, Model
 
@@ -54,7 +57,7 @@ def make_machines(model: Model, count: int) -> list[Machine]:
     return machines
 
 
-async def play(machines: list[Machine], faults: Faults) -> None:
+async def play(model: Model, machines: list[Machine], faults: Faults) -> None:
     """Be the machines until stdin ends."""
     tasks = []
     for index, machine in enumerate(machines):
@@ -63,10 +66,12 @@ async def play(machines: list[Machine], faults: Faults) -> None:
             await asyncio.sleep(0)
     injector = Injector(machines, faults.seed)
     told = asyncio.create_task(_listen(injector, len(machines)))
+    asked = Asked(machines, injector, faults=model.faults, entries=model.folder / ASKED, refuse=_refuse)
     while not all(machine.joined for machine in machines) and not told.done():
         await asyncio.sleep(_LOOK_S)
     say("joined", machines=len(machines))
     tasks += [asyncio.create_task(injector.follow(fault)) for fault in faults.faults]
+    tasks.append(asyncio.create_task(asked.follow()))
     await told
 
 
@@ -78,7 +83,11 @@ async def _listen(injector: Injector, machines: int) -> None:
         try:
             injector.strike(read_fault(json.loads(line), machines))
         except (ValueError, AiryardError) as error:
-            say("refused", message=str(error))
+            _refuse(str(error))
+
+
+def _refuse(problem: str) -> None:
+    say("refused", message=problem)
 
 
 def main() -> int:
@@ -105,10 +114,11 @@ def main() -> int:
         run_seconds=given.run_seconds,
         folder=given.home.absolute() / FOLDER,
         socket=given.home.absolute() / "server" / SOCKET,
+        faults=given.home.absolute() / "node" / HEALTH / FAULT_FILE,
     )
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:
-            runner.run(play(make_machines(model, given.nodes), faults))
+            runner.run(play(model, make_machines(model, given.nodes), faults))
         except KeyboardInterrupt:
             pass
     return 0

@@ -34,6 +34,8 @@ class FaultKind(Enum):
     POWER_OFF = "power-off"
     PARTITION = "partition"
     SLOW = "slow"
+    MEND = "mend"
+    """Not a fault: the end of all that a machine suffers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +210,10 @@ class Injector:
 
     def _drawn(self, fault: Fault) -> list[Machine]:
         if isinstance(fault.machines, tuple):
-            named = [self._machines[name] for name in fault.machines if not self._machines[name].off]
+            named = [self._machines[name] for name in fault.machines]
+            if fault.kind is FaultKind.MEND:
+                return named
+            named = [each for each in named if not each.off]
             return [each for each in named if each.members or fault.kind is not FaultKind.KILL_RUNNER]
         well = [machine for machine in self._machines.values() if machine.well and machine.joined]
         busy = [machine for machine in well if machine.members]
@@ -236,3 +241,5 @@ class Injector:
             case FaultKind.SLOW:
                 machine.slow_down(fault.latency_s)
                 later(fault.back_after_s, machine.slow_down, 0.0)
+            case FaultKind.MEND:
+                machine.recover()

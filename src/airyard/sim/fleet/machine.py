@@ -23,7 +23,7 @@ import airyard
 from airyard.core.ids import MemberKey
 from airyard.core.versions import AGENT
 from airyard.node.inventory import Device, Node
-from airyard.node.pair_simulated import PairScript
+from airyard.node.pair_simulated import script_for
 from airyard.node.runner_http import Servers
 from airyard.node.runner_threads import closed_output
 from airyard.node.sampling import EVERY_S
@@ -53,6 +53,8 @@ class Model:
     folder: Path
     """Where the members' logs wait to be sent."""
     socket: Path
+    faults: Path
+    """The file of faults that are made up for its nodes."""
 
 
 class Machine:
@@ -75,6 +77,18 @@ class Machine:
         self._agent_up = asyncio.Event()
         self._agent_up.set()
         self._works: set[asyncio.Task[None]] = set()
+        self._seen_ill: dict[str, Mapping[str, Any]] = {}
+        """What its monitors saw and the server has not taken yet, by the event's id."""
+
+    @property
+    def node_name(self) -> str:
+        """Return the name of its only node."""
+        return f"{self.name}-sim-{self._model.devices}x{self._model.model.lower()}-0"
+
+    @property
+    def devices(self) -> list[str]:
+        """Return the UUIDs of its GPUs."""
+        return [f"SIM-{self.node_name}-{index}" for index in range(self._model.devices)]
 
     def place(self, **labels: str) -> None:
         """Say where it stands: the labels of its node."""
@@ -155,6 +169,7 @@ class Machine:
             "pair": self._pair,
             "pair_end": self._pair_end,
             "pair_stop": lambda _: {},
+            "health_taken": self._health_taken,
         }
         handler = handlers.get(request["op"])
         if handler is None:
@@ -162,6 +177,8 @@ class Machine:
             self._send({"id": request.get("id"), "ok": False, "error": error})
             return
         self._send({"id": request.get("id"), "ok": True, "result": handler(request)})
+        if request["op"] == "hello":
+            self._push_health()  # a server that has them already says so, and counts them once
 
     def _work(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -190,12 +207,11 @@ class Machine:
 
     def _node(self) -> dict[str, Any]:
         model = self._model
-        name = f"{self.name}-sim-{model.devices}x{model.model.lower()}-0"
         return Node(
-            name=name,
+            name=self.node_name,
             accelerator=model.accelerator,
             model=model.model,
-            devices=tuple(Device(index=i, uuid=f"SIM-{name}-{i}") for i in range(model.devices)),
+            devices=tuple(Device(index=i, uuid=uuid) for i, uuid in enumerate(self.devices)),
             cpus=CPUS,
             memory_bytes=MEMORY_BYTES,
             simulated=True,
@@ -228,7 +244,7 @@ class Machine:
     def _pair_end(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if any(folder.alive for folder in self._folders.values()):
             return {"state": "stopped", "said": {}}
-        return {"state": "done", "said": PairScript().said()}
+        return {"state": "done", "said": script_for(self._model.faults, self.node_name).said()}
 
     def _start(self, request: Mapping[str, Any]) -> dict[str, Any]:
         key = MemberKey.parse(str(request["key"]))
@@ -332,6 +348,21 @@ class Machine:
             self.push_samples()
             await asyncio.sleep(EVERY_S)
 
+    def report(self, event: Mapping[str, Any]) -> None:
+        """Tell of something that speaks against its node, until the server has it."""
+        self._seen_ill[str(event["event_id"])] = event
+        self._push_health()
+
+    def _push_health(self) -> None:
+        if self._seen_ill:
+            events = list(self._seen_ill.values())
+            self._push({"event": "health", "sent_ms": time.time_ns() // 1_000_000, "events": events})
+
+    def _health_taken(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        for one in request["ids"]:
+            self._seen_ill.pop(str(one), None)
+        return {}
+
     # --- faults
 
     def kill_runner(self, key: MemberKey) -> None:
@@ -351,7 +382,7 @@ class Machine:
 
     def start_agent(self) -> None:
         """Let there be an agent again: it looks at every folder."""
-        if not self.off:
+        if not self.off and not self._agent_up.is_set():
             self._note("agent-back", machine=self.name)
             self._agent_up.set()
 
@@ -370,7 +401,9 @@ class Machine:
             folder.shipping = False
 
     def power_on(self) -> None:
-        """Come back with a new boot; the agent follows."""
+        """Come back with a new boot, unless it is back; the agent follows."""
+        if not self.off:
+            return
         self._boot += 1
         self.off = False
         self._note("power-on", machine=self.name)
@@ -383,13 +416,22 @@ class Machine:
 
     def mend(self) -> None:
         """Connect it again."""
-        self._note("partition-over", machine=self.name)
-        self.network.mend()
+        if not self.network.up:
+            self._note("partition-over", machine=self.name)
+            self.network.mend()
 
     def slow_down(self, lag_s: float) -> None:
         """Have each message of its take longer; 0: as usual again."""
-        self._note("slow" if lag_s else "slow-over", machine=self.name)
+        if lag_s or self.network.lag_s:
+            self._note("slow" if lag_s else "slow-over", machine=self.name)
         self.network.lag_s = lag_s
+
+    def recover(self) -> None:
+        """End whatever it suffers."""
+        self.power_on()
+        self.start_agent()
+        self.mend()
+        self.slow_down(0.0)
 
 
 async def _connected(path: Path) -> socket.socket:
