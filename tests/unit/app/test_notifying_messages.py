@@ -84,8 +84,8 @@ def test_what_stands_in_a_message_about_a_run() -> None:
     (message,) = made(FAILED, run_with(rule(HOOK, RunNotice.FAILED)))
     body = json.loads(message.body)
     assert list(body) == [
-        "id", "kind", "at", "text", "yard", "server", "command", "message", "next_step", "run", "node", "pool", "by",
-        "cause",
+        "id", "kind", "at", "text", "yard", "server", "command", "message", "next_step", "run", "node", "pool",
+        "place", "by", "cause",
     ]  # fmt: skip
     assert body["id"] == message.message_id
     assert (body["kind"], body["at"]) == ("failed", "2023-11-14T22:13:20.000Z")
