@@ -352,6 +352,7 @@ SAMPLES: tuple[e.Event, ...] = (
         by="agent",
         evidence=("NVRM: Xid (PCI:0000:1b:00): 79",),
         budget="1 of 8 nodes are out already",
+        rule="nvml.hang",
     ),
     e.IdleTested(
         node="m1",

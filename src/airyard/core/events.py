@@ -99,7 +99,7 @@ class NodeUncordoned:
 class NodeHealthChanged:
     """What is thought of a node's health is as stated now. ``budget``: what kept it from being taken out, if anything.
 
-    ``evidence`` are raw lines, of the rule in ``health``.
+    ``rule`` is that of what was seen now, where something was (else that in ``health``); ``evidence``: its raw lines.
     """
 
     node: str
@@ -108,6 +108,7 @@ class NodeHealthChanged:
     by: str
     evidence: tuple[str, ...] = ()
     budget: str = ""
+    rule: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -220,7 +220,7 @@ class ClusterState:
             after=after,
             why=event.why,
             by=event.by,
-            rule=event.health.rule,
+            rule=event.rule or event.health.rule,
             score=event.health.score,
             attempt=event.health.attempt,
             evidence=event.evidence,

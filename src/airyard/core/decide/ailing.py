@@ -88,22 +88,28 @@ def _judge(scratch: Scratch, name: str, hits: list[Hit], by: str) -> None:
     health = machine.reported(before, hits, now_ms)
     if health is before:
         return
-    best = gravest(health.hits)
-    why = best.message if best is not None else ""
+    came = [hit for hit in health.hits if hit not in before.hits]
+    new = gravest(came)
+    why = (new.message if new is not None else "") + (f" (and {len(came) - 1} more)" if len(came) > 1 else "")
     asked = machine.verdict(health)
     if asked is HealthState.CORDONED:
-        _take_out(scratch, name, health, why, by)
+        _take_out(scratch, name, health, why, by, new)
     elif asked is HealthState.SUSPECT:
-        _note(scratch, name, machine.suspected(health, now_ms), why, by)
+        _note(scratch, name, machine.suspected(health, now_ms), why, by, new=new)
     else:
-        _note(scratch, name, health, why, by)
+        _note(scratch, name, health, why, by, new=new)
     after = scratch.state.health[name]
     if after.state in TAKEN_OUT and machine.is_critical(after):
         _stop_runs(scratch, name, after)
 
 
-def _take_out(scratch: Scratch, name: str, health: NodeHealth, why: str, by: str) -> None:
-    """Cordon and drain a node, as far as the budgets go; else it is a suspect, and what kept it is said."""
+def _take_out(
+    scratch: Scratch, name: str, health: NodeHealth, why: str, by: str, new: Hit | None = None
+) -> None:
+    """Cordon and drain a node, as far as the budgets go; else it is a suspect, and what kept it is said.
+
+    ``why`` and ``new`` are what came just now; closed it is for what weighs most.
+    """
     pool = scratch.state.policy.pool_of(scratch.state.nodes[name])
     fleet = _fleet(scratch.state, name, health, scratch.now_ms)
     if trip := budget.trips(fleet):
@@ -112,19 +118,18 @@ def _take_out(scratch: Scratch, name: str, health: NodeHealth, why: str, by: str
     kept = budget.refusal(fleet, hard=machine.is_hard(health))
     if kept:
         suspect = machine.suspected(health, scratch.now_ms) if health.state is HealthState.HEALTHY else health
-        _note(scratch, name, suspect, why, by, kept)
+        _note(scratch, name, suspect, why, by, kept, new=new)
         return
     said = f"{fleet.taken_out + 1} of {fleet.nodes} nodes of {pool} are out with it"
     out = machine.cordoned(health, scratch.now_ms)
-    _note(scratch, name, out, why, by, said)
+    _note(scratch, name, out, why, by, said, new=new)
+    best = gravest(health.hits)
+    reason = plain(f"{health.rule}: {best.message if best is not None else why}", _REASON)
     if name not in scratch.state.cordons:
-        reason = plain(f"{health.rule}: {why}", _REASON)
         scratch.take(Decision(events=(NodeCordoned(node=name, by=HEALTH, reason=reason),)))
     _note(scratch, name, machine.drained(out, scratch.now_ms), "it is being emptied", TICK)
     span_ms = CRITICAL_MS if machine.is_critical(health) else SOFT_MS
-    drain = NodeDrainOrdered(
-        node=name, by=HEALTH, reason=plain(why, _REASON), deadline_ms=scratch.now_ms + span_ms
-    )
+    drain = NodeDrainOrdered(node=name, by=HEALTH, reason=reason, deadline_ms=scratch.now_ms + span_ms)
     scratch.take(Decision(events=(drain,)))
 
 
@@ -212,7 +217,7 @@ def tick(state: ClusterState, now_ms: int) -> Decision:
             _note(scratch, name, machine.drained(health, now_ms), "no run holds a device of it", TICK)
         elif health.state is HealthState.QUARANTINED:
             _mend(scratch, name, health)
-        elif health.state is HealthState.SUSPECT and machine.verdict(health) is HealthState.CORDONED:
+        elif health.state in WORKING and machine.verdict(health) is HealthState.CORDONED:
             _take_out_late(scratch, name, health)
         elif (after := machine.aged(health, now_ms)) is not health:
             _note(scratch, name, after, after.waits_for or "its time is over", TICK)
@@ -273,10 +278,22 @@ def owed(state: ClusterState, name: str, *, again: bool = False) -> list[Action]
     return []
 
 
-def _note(scratch: Scratch, name: str, health: NodeHealth, why: str, by: str, kept: str = "") -> None:
-    """Journal a verdict; a node that is to work again is opened, unless the cordon is somebody else's."""
-    best = gravest(health.hits)
+def _note(
+    scratch: Scratch,
+    name: str,
+    health: NodeHealth,
+    why: str,
+    by: str,
+    kept: str = "",
+    *,
+    new: Hit | None = None,
+) -> None:
+    """Journal a verdict; a node that is to work again is opened, unless the cordon is somebody else's.
+
+    ``new``: what was seen just now, if anything; its lines are the evidence.
+    """
     health = replace(health, waits_for=plain(health.waits_for))
+    best = new if new is not None else gravest(health.hits)
     changed = NodeHealthChanged(
         node=name,
         health=health,
@@ -284,6 +301,7 @@ def _note(scratch: Scratch, name: str, health: NodeHealth, why: str, by: str, ke
         by=plain_name(by),
         evidence=best.evidence if best is not None else (),
         budget=kept,
+        rule=new.rule if new is not None else "",
     )
     scratch.take(Decision(events=(changed,)))
     cordon = scratch.state.cordons.get(name)
