@@ -98,6 +98,8 @@ def _count_clean_run(draft: Draft, attempt: Attempt) -> None:
         if health is None or health.state is not HealthState.PROBATION:
             continue
         after = ran_well(health, draft.now_ms)
+        if after is health:
+            continue
         why = f"run {attempt.run_id} ended well on it ({health.clean + 1} in all)"
         draft.events.append(NodeHealthChanged(node=member.node, health=after, why=why, by="airyard"))
 

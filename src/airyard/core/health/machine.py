@@ -197,7 +197,9 @@ def retested(
 
 
 def ran_well(health: NodeHealth, now_ms: int) -> NodeHealth:
-    """Count a run that ended well on a node on probation; three of them end it."""
+    """Count a run that ended well on a node on probation; three end it. None helps one that only a budget keeps."""
+    if verdict(health) is S.CORDONED:
+        return health
     clean = health.clean + 1
     if clean < ladder.CLEAN_RUNS:
         return replace(health, clean=clean)

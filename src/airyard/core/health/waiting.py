@@ -57,7 +57,7 @@ def waits(
     """Return what a node waits for; None when it is well, or goes on at the next tick."""
     since_ms = health.since_ms
     match health.state:
-        case _S.SUSPECT if machine.verdict(health) is _S.CORDONED:
+        case _S.SUSPECT | _S.PROBATION if machine.verdict(health) is _S.CORDONED:
             return Wait(what=WaitFor.BUDGET, text="it is taken out when the budgets of its pool allow it")
         case _S.SUSPECT:
             return Wait(

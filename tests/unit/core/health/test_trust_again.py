@@ -50,6 +50,13 @@ def test_on_probation_what_a_job_prints_takes_no_node_out() -> None:
     assert machine.verdict(little) is None
 
 
+def test_good_runs_do_not_clear_a_node_on_probation_that_only_a_budget_keeps_at_work() -> None:
+    health = NodeHealth(state=HealthState.PROBATION, since_ms=0, clean=ladder.CLEAN_RUNS - 1)
+    assert machine.ran_well(health, 2_000).state is HealthState.HEALTHY
+    kept = machine.reported(health, [hit(confirmed=True, weight=8.0)], 2_000)
+    assert machine.ran_well(kept, 3_000) is kept
+
+
 def test_a_test_in_pairs_has_the_time_to_wait_for_idle_nodes() -> None:
     health = NodeHealth(state=HealthState.RETESTING, since_ms=0, remedy=Remedy.REBOOT, retest=Retest.T4)
     assert machine.aged(health, ladder.RETEST_MS + 35 * MINUTE_MS) is health
