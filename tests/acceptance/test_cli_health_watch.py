@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from acceptance_yard import Yard
+from airyard.node.health_simulated import FAULT_FILE
 
 pytestmark = pytest.mark.e2e
 PATIENCE_S = 60
@@ -87,3 +88,23 @@ def test_what_is_seen_while_the_server_is_away_is_not_lost(own_yard: Yard) -> No
         assert time.monotonic() < deadline + PATIENCE_S
         time.sleep(0.1)
     assert yard.run("admin", "verify").returncode == 0
+
+
+def test_monitors_go_by_the_limits_of_the_nodes_pool(own_yard: Yard) -> None:
+    yard = own_yard
+    assert yard.run("up", "--simulate", "GPU_1xA10=1").returncode == 0
+    declared = yard.work / "yard.yaml"
+    declared.write_text(
+        "pools:\n  strict: {accelerator: GPU_1xA10, thresholds: {all: {ecc_corrected_fail: 10}}}\n"
+    )
+    assert yard.run("apply", "-f", str(declared)).returncode == 0
+    node = ran_on(yard, "limited")
+    folder = yard.home / "node" / "health"
+    with (folder / FAULT_FILE).open("a") as file:
+        file.write(json.dumps({"node": node, "device": 0, "nvml": {"corrected": 50}}) + "\n")
+    deadline = time.monotonic() + PATIENCE_S
+    while not (steps := story(yard, node)):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert steps[0]["after"] == "HEALTHY", "a warning alone takes nothing out"
+    assert "limit 10: ecc_corrected_fail of pool strict)" in steps[0]["evidence"][0]

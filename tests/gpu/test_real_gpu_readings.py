@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from airyard.checks.nvml_client import NvmlClient, NvmlRefused, there_is_a_library
 from airyard.node.health_gpus import GpuLoads, GpuReadings, GpuRules
 from airyard.node.health_kernel import Places
+from airyard.node.health_limits import MachineLimits
 
 pytestmark = pytest.mark.gpu
 
@@ -35,6 +37,6 @@ def test_a_gpu_that_is_well_is_read_and_nothing_is_said_of_it(client: NvmlClient
         assert gpu.temperature_c is not None
         told = client.ask("values", index=gpu.index)
         assert {"memory_usage_megabytes", "power_usage_watts", "temperature_celsius"} <= set(told)
-    rules = GpuRules()
+    rules = GpuRules(MachineLimits(Path("nowhere")))
     readings, loads = GpuReadings(client, rules, Places()), GpuLoads(client, rules)
     assert [one for _ in range(3) for one in (*readings.look(), *loads.look())] == []

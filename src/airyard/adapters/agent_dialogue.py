@@ -90,6 +90,7 @@ class Dialogue:
             server_url=self._server_url,
             epoch=action.epoch,
             cookie=action.cookie,
+            **({} if action.limits is None else {"limits": dict(action.limits)}),
         )
 
     def kill(self, action: KillMember) -> None:

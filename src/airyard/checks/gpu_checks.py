@@ -229,7 +229,7 @@ def _corrected(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     if gpu.corrected is None:
         return None
     most, many = limits["ecc_corrected_fail"], limits["ecc_corrected_warn"]
-    if gpu.corrected < many:
+    if gpu.corrected < min(most, many):
         return fine("gpu.ecc_corrected")
     text = f"{named(gpu)}: {gpu.corrected:,} corrected memory errors since the last reset"
     if gpu.corrected < most:

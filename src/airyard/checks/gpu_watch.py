@@ -16,9 +16,11 @@ from dataclasses import dataclass, field, replace
 
 from airyard.checks import gpu_checks, nvml
 from airyard.checks.contract import Thresholds
+from airyard.checks.limit import with_layer
 from airyard.checks.nvml import Gpu, Gpus
 from airyard.checks.nvml_load import Counts, Load
 from airyard.core.health import clock_reasons
+from airyard.core.health.check_events import line_of
 from airyard.core.health.facts import CheckResult, CheckStatus, Component, Remedy, Retest, Severity, Source
 from airyard.core.health.sightings import Sighting
 
@@ -96,7 +98,7 @@ class GpuWatch:
     """The GPUs of one machine over time."""
 
     def __init__(self, limits: Thresholds) -> None:
-        self._limits = limits
+        self.limits = limits
         self._kept: dict[int, _Kept] = {}
         self._uuids: dict[int, str] = {}
         self._most = 0
@@ -158,7 +160,7 @@ class GpuWatch:
                 continue
             if check.name == "gpu.nvlink" and gpu.links is None:
                 continue  # not told this time: at rest that would be a fault
-            results = list(check.judge((Gpus(gpus=(gpu,)), None), self._limits))
+            results = list(check.judge((Gpus(gpus=(gpu,)), None), self.limits))
             if any(one.status is CheckStatus.PASS for one in results):
                 kept.well.add(check.name)
                 kept.bad[check.name] = 0
@@ -202,7 +204,7 @@ class GpuWatch:
         for one in found:
             kept = self._kept.setdefault(one.index, _Kept())
             more = _growth(kept.counters, "replays", one.replays)
-            if seconds > 0 and more / seconds > self._limits["pcie_replays_fail"]:
+            if seconds > 0 and more / seconds > self.limits["pcie_replays_fail"]:
                 told.append(
                     _sighting(
                         "gpu.pcie_replays",
@@ -377,7 +379,7 @@ def _of(gpu: Gpu, result: CheckResult, severity: Severity) -> Sighting:
         unit=result.unit,
         remedy=result.remedy,
         retest=result.retest,
-        evidence=(f"{result.check}: {result.message}",),
+        evidence=(line_of(with_layer(result)),),
     )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from airyard.checks import host_checks
 from airyard.checks.contract import Site, Thresholds, text_of
 from airyard.checks.host_checks import Host, Space
+from airyard.checks.limit import whose
 from airyard.checks.mount_checks import remote_mounts
 from airyard.core.health.facts import CheckStatus, Component, Severity, Source
 from airyard.core.health.sightings import Sighting
@@ -98,7 +99,7 @@ class HostWatch:
 
     def __init__(self, limits: Thresholds, *, tells_kills: bool) -> None:
         """``tells_kills``: whether to report what the kernel's log would say of memory, where nobody may read it."""
-        self._limits = limits
+        self.limits = limits
         self._tells_kills = tells_kills
         self._disk = ""
         self._little = 0
@@ -119,12 +120,14 @@ class HostWatch:
 
     def _room(self, now: HostReading) -> Iterator[Sighting]:
         """Judge the disk as the check does, when that changes."""
-        results = list(host_checks.judge_disk(Host(disk=now.disk), self._limits))
+        results = list(host_checks.judge_disk(Host(disk=now.disk), self.limits))
         bad = next((one for one in results if one.status is CheckStatus.FAIL), None)
         state = ("broken" if now.disk is not None and now.disk.problem else "full") if bad is not None else ""
         if bad is not None and state != self._disk:
             severity = Severity.HIGH if state == "broken" else Severity.WARNING
-            yield _sighting("host.disk", severity, bad.message, component=Component.DISK)
+            layer = whose(bad.threshold)
+            said = f"{bad.message} (limit {bad.threshold:g} {bad.unit}: {layer})" if layer else bad.message
+            yield _sighting("host.disk", severity, said, component=Component.DISK)
         self._disk = state
 
     def _memory(self, now: HostReading) -> Iterator[Sighting]:

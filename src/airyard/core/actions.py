@@ -5,7 +5,9 @@ Every action is idempotent by its key: it may be issued again after a crash, and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from airyard.core.health.facts import Remedy, Retest
 from airyard.core.ids import MemberKey
@@ -21,6 +23,8 @@ class StartMember:
     devices: tuple[int, ...]
     epoch: int
     cookie: str
+    limits: Mapping[str, Any] | None = None
+    """What the node's monitors are told of its pool's limits, by who carries this out; empty: there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -367,6 +367,7 @@ class Agent:
         key = str(request["key"])
         self._checks.give_way(str(request["node"]))
         self._pair_ops.pairs.give_way(str(request["node"]))
+        self._health.limits.tell(str(request["node"]), request.get("limits"))
         folder = self._attempts.folder(key)
         if not folder.create():
             known = self._known.get(key)

@@ -10,10 +10,11 @@ import time
 from airyard.checks.gpu_watch import GpuWatch, silent
 from airyard.checks.nvml import Gpus
 from airyard.checks.nvml_client import NvmlClient, NvmlRefused, NvmlSilent
-from airyard.checks.thresholds import generation_of, limits, packaged
+from airyard.checks.thresholds import generation_of
 from airyard.core.health.sightings import Sighting
 from airyard.core.triage.kernel_lines import pci_address
 from airyard.node.health_kernel import Places
+from airyard.node.health_limits import MachineLimits
 from airyard.node.health_settings import HealthSettings
 
 ANSWER_S = 10.0
@@ -22,17 +23,21 @@ ANSWER_S = 10.0
 class GpuRules:
     """The rules of this machine's GPUs, once it is known of which generation they are."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: MachineLimits) -> None:
+        self._limits = limits
         self._watch: GpuWatch | None = None
+        self._generation = ""
 
     def of(self, gpus: Gpus | None = None) -> GpuWatch:
         """Return them; without GPUs read before, those of no generation."""
         if self._watch is None:
             name = next((gpu.name for gpu in gpus.gpus if gpu.name), "") if gpus is not None else ""
-            watch = GpuWatch(limits(packaged(), generation_of(name)))
+            self._generation = generation_of(name)
+            watch = GpuWatch(self._limits.of(self._generation))
             if not name:
                 return watch
             self._watch = watch
+        self._watch.limits = self._limits.of(self._generation)
         return self._watch
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from airyard.checks.contract import Site
 from airyard.checks.host_watch import HostWatch, MountAsker, read_host
 from airyard.checks.port_watch import PortWatch, read_ports
-from airyard.checks.thresholds import limits, packaged
 from airyard.core.health.sightings import Sighting
+from airyard.node.health_limits import MachineLimits
 from airyard.node.health_settings import HealthSettings
 
 COUNTERS_EVERY_MS = 5_000
@@ -47,9 +47,10 @@ class Ports:
 class HostItself:
     """Disk, memory, processes that wait in the kernel, mounts."""
 
-    def __init__(self, data_folder: Path, *, tells_kills: bool) -> None:
+    def __init__(self, data_folder: Path, limits: MachineLimits, *, tells_kills: bool) -> None:
         self._site = Site(data_folder=data_folder)
-        self._watch = HostWatch(limits(packaged(), ""), tells_kills=tells_kills)
+        self._limits = limits
+        self._watch = HostWatch(limits.of(""), tells_kills=tells_kills)
         self._mounts = MountAsker()
 
     def every_s(self, settings: HealthSettings) -> float:
@@ -58,6 +59,7 @@ class HostItself:
 
     def look(self) -> list[Sighting]:
         """See ``health_watch.Source``."""
+        self._watch.limits = self._limits.of("")
         return self._watch.look(read_host(self._site, self._mounts.silent(self._site)), _now_ms())
 
 

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 from airyard.checks.kernel_follow import LineFindings
 from airyard.core.health.kernel_watch import KernelWatch
 from airyard.core.health.sightings import Sighting
+from airyard.node.health_limits import MachineLimits
 from airyard.node.health_settings import HealthSettings
 from airyard.node.pair_simulated import script_of
 
 if TYPE_CHECKING:
+    from airyard.checks.contract import Thresholds
     from airyard.checks.gpu_watch import GpuWatch
     from airyard.checks.nvml import Gpu
     from airyard.checks.port_watch import PortWatch
@@ -53,13 +55,20 @@ class SimulatedFaults:
     (``pair_simulated.py`` reads it then). ``tell`` gets what is wrong with a line, with its number.
     """
 
-    def __init__(self, path: Path, after: int, tell: Callable[[str], None] = _tell) -> None:
+    def __init__(
+        self,
+        path: Path,
+        after: int,
+        tell: Callable[[str], None] = _tell,
+        limits: MachineLimits | None = None,
+    ) -> None:
         self._path = path
         self.position = after
         """How much of the file was read."""
         self._line: int | None = 0 if not after else None
         """The number of the last line that was read; None until it was counted."""
         self._tell = tell
+        self._limits = limits or MachineLimits(path.parent.parent)
         self._nodes: dict[str, tuple[str, ...]] = {}
         self._kernels: dict[str, tuple[LineFindings, KernelWatch]] = {}
         self._gpus: dict[str, _SimulatedGpus] = {}
@@ -134,9 +143,11 @@ class SimulatedFaults:
         ]
 
     def _gpus_of(self, node: str, devices: Sequence[str]) -> _SimulatedGpus:
+        limits = self._limits.of("", node)
         found = self._gpus.get(node)
         if found is None:
-            found = self._gpus[node] = _SimulatedGpus(devices)
+            found = self._gpus[node] = _SimulatedGpus(devices, limits)
+        found.follow(limits)
         return found
 
     def _place(self, said: Mapping[str, Any]) -> tuple[str, tuple[str, ...], int | None]:
@@ -177,13 +188,12 @@ def _object(line: bytes) -> Mapping[str, Any]:
 class _SimulatedGpus:
     """The GPUs of one simulated node: in good health until the file says otherwise."""
 
-    def __init__(self, devices: Sequence[str]) -> None:
+    def __init__(self, devices: Sequence[str], limits: Thresholds) -> None:
         # Here, because an agent needs all this only where there are GPUs, or somebody makes faults up.
         from airyard.checks.gpu_watch import GpuWatch
         from airyard.checks.nvml import Gpu
-        from airyard.checks.thresholds import limits, packaged
 
-        self._watch: GpuWatch = GpuWatch(limits(packaged(), ""))
+        self._watch: GpuWatch = GpuWatch(limits)
         self._gpus: list[Gpu] = [
             Gpu(
                 index=index,
@@ -228,6 +238,10 @@ class _SimulatedGpus:
                 found[one.rule] = one
         self._now_ms += 1000 * _LONGEST_LOAD_S  # what comes next is another time
         return list(found.values())
+
+    def follow(self, limits: Thresholds) -> None:
+        """Go by these from now on."""
+        self._watch.limits = limits
 
     def changed(self, device: int | None, readings: Any) -> list[Sighting]:
         """Change what one GPU reads as; two looks, because some rules want to see it twice. Raises: ValueError."""

@@ -25,6 +25,7 @@ from airyard.node.exit_record import boot_id, read_json, write_json_by_rename
 from airyard.node.health_evidence import EvidenceKeeper
 from airyard.node.health_host import HostItself, Ports
 from airyard.node.health_kernel import KernelSource, Places
+from airyard.node.health_limits import MachineLimits
 from airyard.node.health_outbox import HealthOutbox
 from airyard.node.health_settings import HealthSettings
 from airyard.node.health_simulated import FAULT_FILE, SimulatedFaults
@@ -78,7 +79,8 @@ class HealthWatch:
         self.places = Places()
         kernel, faults = self._position()
         self._kernel = KernelSource(self.places, kernel)
-        self._faults = SimulatedFaults(folder / FAULT_FILE, faults)
+        self.limits = MachineLimits(node_folder)
+        self._faults = SimulatedFaults(folder / FAULT_FILE, faults, limits=self.limits)
         self._saved: dict[str, Any] = {}  # what the file says now
         self._save_due_s = 0.0
         self._closing = threading.Event()
@@ -86,7 +88,7 @@ class HealthWatch:
         # Each on a thread of its own: a driver or a disk that does not answer keeps nothing else waiting.
         threads: dict[str, tuple[Source, ...]] = {
             "log": (self._kernel, self._faults),
-            "host": (HostItself(node_folder, tells_kills=not os.access(KMSG, os.R_OK)),),
+            "host": (HostItself(node_folder, self.limits, tells_kills=not os.access(KMSG, os.R_OK)),),
         }
         if (ports := Ports()).there:
             threads["ports"] = (ports,)
@@ -94,7 +96,7 @@ class HealthWatch:
             # Here, because most of it is of no use where there is no GPU.
             from airyard.node.health_gpus import GpuLoads, GpuReadings, GpuRules
 
-            rules = GpuRules()
+            rules = GpuRules(self.limits)
             self._loads = GpuLoads(nvml, rules)
             threads["gpus"] = (GpuReadings(nvml, rules, self.places), self._loads)
         self._threads = [

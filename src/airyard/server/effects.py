@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -160,7 +161,9 @@ class Effects:
         for action in actions:
             match action:
                 case StartMember():
-                    self._engine.start(action, self._token_for(action.key))
+                    told = limits_told(self._loop, action.node) if self._loop is not None else {}
+                    start = replace(action, limits=told.get("limits", {}))
+                    self._engine.start(start, self._token_for(action.key))
                 case KillMember():
                     self._engine.kill(action)
                 case ShipLogs():

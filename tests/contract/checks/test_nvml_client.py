@@ -12,6 +12,7 @@ import pytest
 from airyard.checks.nvml_client import NvmlClient, NvmlRefused, NvmlSilent, there_is_a_library
 from airyard.node.health_gpus import GpuLoads, GpuReadings, GpuRules
 from airyard.node.health_kernel import Places
+from airyard.node.health_limits import MachineLimits
 from airyard.node.inventory import NvidiaMl
 from airyard.node.sampling import RARE_EVERY, Sampled, Sampler
 from fake_nvml import FakeGpus, compiled
@@ -39,7 +40,7 @@ def client(gpus: FakeGpus) -> Iterator[NvmlClient]:
 
 
 def sources(client: NvmlClient) -> tuple[GpuReadings, GpuLoads, Places]:
-    rules, places = GpuRules(), Places()
+    rules, places = GpuRules(MachineLimits(Path("nowhere"))), Places()
     return GpuReadings(client, rules, places), GpuLoads(client, rules), places
 
 
