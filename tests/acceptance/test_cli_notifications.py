@@ -53,3 +53,22 @@ def settled(yard: Yard) -> dict[str, Any]:
         if data["counts"]["WAITING"] == 0 and data["notifications"]:
             break
     return data
+
+
+def test_a_start_that_is_refused_for_the_configuration_is_no_takeover(own_yard: Yard) -> None:
+    secret = own_yard.work / "secret"
+    secret.write_text("whsec_YWJjZGVm\n")
+    secret.chmod(0o644)
+    with Receiver() as receiver:
+        with (own_yard.home / "config.toml").open("a") as config:
+            config.write(f'[[notify.fleet]]\non = ["server_takeover"]\nto = "{receiver.url}"\n')
+            config.write(f'secret_file = "{secret}"\n')
+        refused = own_yard.run("up", "-o", "json")
+        assert refused.returncode == 2, refused.stdout
+        assert json.loads(refused.stdout)["error"]["code"] == "BAD_CONFIG"
+        secret.chmod(0o600)
+        assert own_yard.run("up").returncode == 0
+        (message,) = receiver.until(1)
+        assert message.document["kind"] == "server_takeover"
+        assert settled(own_yard)["counts"] == {"WAITING": 0, "DELIVERED": 1, "GIVEN_UP": 0}
+        assert len(receiver.received) == 1

@@ -66,7 +66,7 @@ from airyard.server.leader_gate import LeaderGate
 from airyard.server.lease_keeping import LeaseKeeper
 from airyard.server.logins import LoginDesk
 from airyard.server.mlflow_policy import AttemptScope
-from airyard.server.notifying import notifier_of
+from airyard.server.notifying import notifier_of, signers_of
 from airyard.server.pair_desk import PairDesk
 from airyard.server.people_file import PeopleFile
 from airyard.server.premises import Premises
@@ -101,6 +101,7 @@ class Server:
         self._home = home
         self._simulate = dict(simulate)
         self._declared = read_configured(config.policy.file)
+        self._signers = signers_of(config.notify)
         self._database = journal_database(config, home)
         file = config.people.file
         self._people = PeopleFile(
@@ -142,6 +143,7 @@ class Server:
         host, port, _ = address_of(doors.private)
         started_ms = self._clock.now_ms()
         self._premises.note_holder(started_ms, host, port)
+        self._signers = signers_of(self._config.notify)  # a standby has waited since it read them
         place = self._engine_place(doors)
         url = place.url
         folder = self._premises.data
@@ -223,8 +225,8 @@ class Server:
         context.notices = store = SqlNoticeStore(self._database)
         secret_of, inherited = lookup(context.secrets, self._audit), self._inherited
         leads = inherited.leading.holds if inherited is not None else lambda: True
-        section = self._config.notify
-        notifier = notifier_of(section, store, context, self._premises.yard_id(), secret_of, leads)
+        section, yard = self._config.notify, self._premises.yard_id()
+        notifier = notifier_of(section, self._signers, store, context, yard, secret_of, leads)
         notifier.start()
         parts.callback(notifier.stop)
 

@@ -271,30 +271,44 @@ class Notifier:
         return url, secret, self._delivery.reach
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signers:
+    """The secrets that the configuration's files hold: who is told of the yard, and what signs messages of runs."""
+
+    fleet: tuple[FleetReceiver, ...]
+    run_secret: str | None
+
+
+def signers_of(config: NotifySection) -> Signers:
+    """Read the secrets' files: before a server begins. Raises: UserError for one that is unfit."""
+    fleet = tuple(
+        FleetReceiver(on=one.on, to=one.to, secret=_secret(one.secret_file, "[[notify.fleet]] secret_file"))
+        for one in config.fleet
+    )
+    return Signers(fleet=fleet, run_secret=_secret(config.secret_file, "[notify] secret_file"))
+
+
 def notifier_of(
     config: NotifySection,
+    signers: Signers,
     store: NoticeStore,
     context: ServerContext,
     yard: str,
     secret_of: Callable[[Run, str, str], tuple[str, bool]],
     leads: Callable[[], bool],
 ) -> Notifier:
-    """Put a notifier together as the configuration says. Raises: UserError for a secret's file that is unfit."""
-    fleet = [
-        FleetReceiver(on=one.on, to=one.to, secret=_secret(one.secret_file, "[[notify.fleet]] secret_file"))
-        for one in config.fleet
-    ]
+    """Put a notifier together as the configuration says."""
     delivery = Delivery(
         reach=Reach(allow_private=config.allow_private, hosts=frozenset(config.allow_hosts)),
         secret_of=lambda run, scope, key: secret_of(run, scope, key)[0],
-        run_secret=_secret(config.secret_file, "[notify] secret_file"),
+        run_secret=signers.run_secret,
         leads=leads,
     )
     loop = context.loop
     return Notifier(
         store,
         context.reads,
-        Sender(yard=yard, server=context.url, fleet=fleet),
+        Sender(yard=yard, server=context.url, fleet=signers.fleet),
         delivery,
         context.clock,
         end=lambda: loop.peek(lambda control: control.state.seq),
