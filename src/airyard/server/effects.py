@@ -161,7 +161,7 @@ class Effects:
         for action in actions:
             match action:
                 case StartMember():
-                    told = limits_told(self._loop, action.node) if self._loop is not None else {}
+                    told = told_by_pool(self._loop, action.node) if self._loop is not None else {}
                     start = replace(action, limits=told.get("limits", {}))
                     self._engine.start(start, self._token_for(action.key))
                 case KillMember():
