@@ -145,8 +145,7 @@ class Server:
         self._premises.note_holder(started_ms, host, port)
         self._signers = signers_of(self._config.notify)  # a standby has waited since it read them
         place = self._engine_place(doors)
-        url = place.url
-        folder = self._premises.data
+        url, folder, yard = place.url, self._premises.data, self._premises.yard_id()
         with contextlib.ExitStack() as parts:
             changes = ChangeFeed()
             tracking = TrackingParts(self._config.tracking.uri, folder / "mlflow")
@@ -159,7 +158,7 @@ class Server:
                 worker=tracking.worker,
                 logs=logs,
                 token_for=gatekeeper.attempt_token,
-                yard=self._premises.yard_id(),
+                yard=yard,
                 temporary=folder / "tmp",
                 find_diff=partial(sources.find, self._data_home / sources.FOLDER, sources.Kind.DIFF),
                 remedies=Remedies(self._config.health.model_dump(exclude={"monitor", "idle"})),
@@ -171,7 +170,6 @@ class Server:
                 journal=journal, clock=self._clock, do=effects.do, changes=changes, renew=engine.renew
             )
             reads = SqlReadStore(self._database)
-            yard = self._premises.yard_id()
             tracking.start(lambda attempt_key: real_ids_for(reads, yard, attempt_key))
             parts.callback(tracking.stop)
             loop.start(warm)
