@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -53,3 +54,47 @@ def _work_through_steps(yard: Yard, offset: Path, tmp_path: Path) -> None:
     again = yard.submit("[ $AIRYARD_ATTEMPT = 1 ] || exit 4", max_retries=1)
     assert yard.ended(again)["outcome"] == "SUCCEEDED"
     wait_for(lambda: yard.call("admin", "verify").returncode == 0, what="a journal that verifies")
+
+
+def test_after_the_clock_was_ahead_and_is_set_right_faults_of_nodes_still_count(
+    environment_cache: Path, tmp_path: Path, stepped: tuple[Path, Path]
+) -> None:
+    library, offset = stepped
+    yard = Yard(tmp_path / "home", environment_cache, simulate="GPU_1xA10=12")
+    yard.set(LD_PRELOAD=str(library), STEPPED_CLOCK=str(offset))
+    try:
+        yard.up()
+        first, second, third = (one["name"] for one in yard.data("nodes")["nodes"][:3])
+        offset.write_text(str(HOUR_S))
+        _fails(yard, first, 48)
+        _comes_to(yard, first, "PROBATION")
+        offset.write_text("0")
+        # What the agent says, what a person says, on the node that was cured then and on another.
+        _fails(yard, first, 79)
+        _comes_to(yard, first, "QUARANTINED")
+        yard.ok("health", "report", second, "--rule", "xid.95")
+        _comes_to(yard, second, "PROBATION")
+        # A server that starts now has a clock behind that of the journal.
+        yard.ok("down")
+        yard.up()
+        yard.ok("health", "report", second, "--rule", "xid.64")
+        _comes_to(yard, second, "RETIRED")
+        _fails(yard, third, 48)
+        _comes_to(yard, third, "PROBATION")
+    finally:
+        yard.close()
+
+
+def _fails(yard: Yard, node: str, xid: int) -> None:
+    file = yard.home / "node" / "health" / "simulated-faults.jsonl"
+    file.parent.mkdir(exist_ok=True)
+    with file.open("a") as out:
+        line = f"NVRM: Xid (PCI:0000:11:00): {xid}, pid=1"
+        out.write(json.dumps({"node": node, "device": 0, "kernel": line}) + "\n")
+
+
+def _comes_to(yard: Yard, node: str, state: str) -> None:
+    def there() -> bool:
+        return bool((yard.data("nodes", node)["node"]["health"] or {}).get("state") == state)
+
+    wait_for(there, what=f"{node} {state}", timeout=60)

@@ -309,6 +309,7 @@ class Server:
             simulate=self._simulate,
             monitor=self._config.health.monitor.model_dump(),
             epoch=lambda: self._epoch,
+            now_ms=self._clock.now_ms,
         )
 
     def _context(

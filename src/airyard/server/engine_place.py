@@ -30,3 +30,5 @@ class EnginePlace:
     """How agents watch their machines' health."""
     epoch: Callable[[], int]
     """The leader's, once it leads."""
+    now_ms: Callable[[], int]
+    """The server's time, which never goes back: what agents tell is put on it."""

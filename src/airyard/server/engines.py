@@ -38,7 +38,8 @@ def make_engine(config: EngineSection, place: EnginePlace) -> EngineParts:
         return _ray(config, place)
     if config.kind == "dev":
         lease_s = config.lease_seconds or STANDBY_LEASE_S
-        return EngineParts(engine=DevEngine(place.home, server_url=place.url, lease_s=lease_s))
+        engine = DevEngine(place.home, server_url=place.url, lease_s=lease_s, now_ms=place.now_ms)
+        return EngineParts(engine=engine)
     locks = config.system_gpu_lock_folder
     return EngineParts(
         engine=LocalEngine(
@@ -49,6 +50,7 @@ def make_engine(config: EngineSection, place: EnginePlace) -> EngineParts:
             gpu_lock_folder=Path(locks) if locks else None,
             lease_s=config.lease_seconds,
             monitor=place.monitor,
+            now_ms=place.now_ms,
         )
     )
 

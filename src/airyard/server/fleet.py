@@ -69,6 +69,7 @@ def make_ray_engine(config: EngineSection, place: EnginePlace) -> RayEngine:
         epoch=place.epoch,
         lease_s=config.lease_seconds or (STANDBY_LEASE_S if place.standby else LONE_LEASE_S),
         monitor=place.monitor,
+        now_ms=place.now_ms,
     )
 
 

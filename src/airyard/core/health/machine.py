@@ -20,7 +20,9 @@ KNOWN = 64
 
 def reported(health: NodeHealth, hits: Iterable[Hit], now_ms: int) -> NodeHealth:
     """Return the record with evidence taken in; the same object when it says nothing new."""
-    new = [hit for hit in hits if hit.at_ms >= health.cured_ms and hit.event_id not in health.known]
+    # A cure that is still to come was noted by a clock that was ahead: it says nothing of what came before it.
+    cured_ms = health.cured_ms if health.cured_ms <= now_ms else 0
+    new = [hit for hit in hits if hit.at_ms >= cured_ms and hit.event_id not in health.known]
     kept = joined((*health.hits, *new), now_ms)
     if set(kept) <= set(health.hits):
         return health

@@ -115,3 +115,16 @@ def test_a_node_that_a_person_gave_back_is_not_taken_for_one_that_fails_for_the_
     assert (well.state, well.rule, well.past_rules) == (HealthState.HEALTHY, "", ())
     again = machine.reported(well, [replace(lost, event_id="e9", at_ms=5_000)], 5_000)
     assert machine.beyond_cure(machine.cordoned(again, 5_000), 6_000) == ""
+
+
+def test_a_fault_counts_although_the_clock_was_ahead_when_the_last_one_was_cured() -> None:
+    first = replace(hit(confirmed=True, weight=8.0), at_ms=10_000_000)
+    out = machine.cordoned(machine.reported(NodeHealth(), [first], 10_000_000), 10_000_000)
+    back = passed(replace(out, state=HealthState.RETESTING), 10_000_000)
+    # In order, what is older than the cure was settled by it.
+    early = replace(first, event_id="e2", at_ms=9_000_000)
+    assert machine.reported(back, [early], 11_000_000) is back
+    # The clock was set right, or another server leads whose clock is behind.
+    new = replace(first, event_id="e3", at_ms=5_000_000)
+    assert machine.verdict(machine.reported(back, [new], 5_000_000)) is HealthState.CORDONED
+    assert machine.reported(back, [replace(first, at_ms=5_000_000)], 5_000_000) is back
