@@ -60,7 +60,7 @@ async def maintenance(context: Context, caller: Caller, body: wire.MaintenanceRe
 
 @router.post("/acquit", responses={200: {"model": OperatedAnswer}})
 async def acquit(context: Context, caller: Caller, body: wire.AcquitRequest) -> dict[str, Any]:
-    """Take the caller's word that it was a false alarm: the nodes work again, on probation."""
+    """Take the caller's word that it was a false alarm: suspects are healthy, nodes that were out are on probation."""
     return await _operate(context, AcquitNodes(nodes=tuple(body.nodes), by=caller.name, reason=body.reason))
 
 

@@ -381,3 +381,53 @@ def test_events_in_any_order_and_twice_lead_to_the_same_verdict(
     if first.state.health:
         assert first.state.health["a"].hits == second.state.health["a"].hits
         assert first.state.health["a"].score == second.state.health["a"].score
+
+
+def soft(on: str = "a", number: int = 1, **fields: Any) -> HealthEvent:
+    told = {"severity": Severity.HIGH, "code": None, "message": "the link has errors", **fields}
+    return event(on, "gpu.nvlink_errors", number, **told)
+
+
+def test_a_person_takes_suspicion_from_a_node_and_the_story_says_who() -> None:
+    yard = yard_of(8)
+    see(yard, soft())
+    assert health_of(yard) is S.SUSPECT
+    done = yard.do(c.AcquitNodes(nodes=("a",), by="ada", reason="the cable was loose"))
+    assert (health_of(yard), yard.state.health["a"].hits) == (S.HEALTHY, ())
+    assert done.reply.notes[0].changed
+    step = yard.state.stories["a"][-1]
+    assert (step.before, step.after, step.by, step.why) == (
+        S.SUSPECT,
+        S.HEALTHY,
+        "ada",
+        "the cable was loose",
+    )
+    assert see(yard, soft()).events == (), "the same again is settled by that word"
+    again = yard.do(c.AcquitNodes(nodes=("a",), by="ada"))
+    assert (again.events, again.reply.notes[0].changed) == ((), False)
+    yard.later(60)
+    see(yard, soft(number=100_000))
+    assert health_of(yard) is S.SUSPECT, "what is new counts"
+
+
+def test_soft_evidence_of_a_node_that_works_is_put_away_too() -> None:
+    yard = yard_of(8)
+    see(yard, soft(severity=Severity.WARNING))
+    assert (health_of(yard), len(yard.state.health["a"].hits)) == (S.HEALTHY, 1)
+    yard.do(c.AcquitNodes(nodes=("a",), by="ada"))
+    assert yard.state.health["a"].hits == ()
+    yard.later(60)
+    see(yard, soft(number=100_000, severity=Severity.WARNING))
+    assert health_of(yard) is S.HEALTHY, "two points and not four"
+
+
+def test_a_suspect_that_only_the_budgets_kept_is_on_probation_after_a_persons_word() -> None:
+    yard = yard_of(2)
+    see(yard, event("a"), event("b"))
+    assert [health_of(yard, name) for name in "ab"] == [S.DRAINING, S.SUSPECT]
+    yard.do(c.AcquitNodes(nodes=("b",), by="ada"))
+    assert health_of(yard, "b") is S.PROBATION
+    yard.tick(3600)
+    assert health_of(yard, "b") is S.PROBATION
+    with pytest.raises(Conflict, match="only a suspect"):
+        yard.do(c.AcquitNodes(nodes=("b",), by="ada"))

@@ -56,7 +56,7 @@ def maintenance(app: App, node: str, word: str, reason: str) -> None:
 @click.option("--reason", metavar="TEXT", default="", help="Why; it stands in the node's story.")
 @pass_app
 def acquit(app: App, nodes: tuple[str, ...], reason: str) -> None:
-    """Say of quarantined nodes that they are well: they work again, on probation."""
+    """Say of nodes that they are well: quarantined ones work again, on probation; suspects are healthy."""
     _say(app, app.client.health.acquit(nodes, reason=reason))
 
 

@@ -54,26 +54,41 @@ def _maintain(scratch: Scratch, name: str, command: SetMaintenance) -> NodeNote:
 
 
 def acquit(state: ClusterState, command: AcquitNodes, now_ms: int) -> Decision:
-    """Take a person's word that nodes are well: they work again, on probation.
+    """Take a person's word that nodes are well: those that were taken out work again, on probation.
 
-    Raises: Conflict, NotFound, UserError.
+    Of one that works, what speaks against it is put away; a suspect that only the budgets kept in work is on
+    probation then. Raises: Conflict, NotFound, UserError.
     """
     scratch = Scratch(state=state.copy(), now_ms=now_ms, events=[], actions=[])
     notes: list[NodeNote] = []
     for name in named(state, command.nodes, state.nodes):
         health = state.health.get(name, NodeHealth())
-        if health.state not in (HealthState.QUARANTINED, HealthState.ENROLLING):
-            raise _cannot_acquit(name, health)
         why = command.reason or "a false alarm"
-        note(scratch, name, machine.acquitted(health, now_ms), why, command.by)
-        notes.append(NodeNote(node=name, changed=True, message="is on probation: runs may be placed on it"))
+        if health.state is HealthState.HEALTHY and not health.hits:
+            notes.append(NodeNote(node=name, changed=False, message="is healthy: nothing speaks against it"))
+        elif health.state in (HealthState.QUARANTINED, HealthState.ENROLLING) or _is_kept(health):
+            note(scratch, name, machine.acquitted(health, now_ms), why, command.by)
+            notes.append(
+                NodeNote(node=name, changed=True, message="is on probation: runs may be placed on it")
+            )
+        elif health.state in (HealthState.SUSPECT, HealthState.HEALTHY):
+            note(scratch, name, machine.healed(health, now_ms), why, command.by)
+            said = "is healthy: what spoke against it counts no more"
+            notes.append(NodeNote(node=name, changed=True, message=said))
+        else:
+            raise _cannot_acquit(name, health)
     return _decision(scratch, notes)
+
+
+def _is_kept(health: NodeHealth) -> bool:
+    """True for a suspect that would have been taken out, if the budgets had let it."""
+    return health.state is HealthState.SUSPECT and machine.verdict(health) is HealthState.CORDONED
 
 
 def _cannot_acquit(name: str, health: NodeHealth) -> Conflict:
     return Conflict(
-        f"node {name} is {in_words(health.state)}; only one that is quarantined or tested before it works "
-        "can be acquitted",
+        f"node {name} is {in_words(health.state)}; only a suspect, or one that is quarantined or tested before it "
+        "works, can be acquitted",
         code="NODE_NOT_QUARANTINED",
         details={"node": name, "health": health.state.value},
         fix=way_out(name, health.state),

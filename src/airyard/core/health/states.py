@@ -51,6 +51,7 @@ OPERATOR_MOVES: Mapping[HealthState, frozenset[HealthState]] = {
     **{state: frozenset({_S.MAINTENANCE}) for state in HealthState if state is not _S.MAINTENANCE},
     _S.MAINTENANCE: frozenset({_S.ENROLLING}),
     # "It was a false alarm": on a person's word the node works again, on probation.
+    _S.SUSPECT: frozenset({_S.MAINTENANCE, _S.PROBATION}),
     _S.QUARANTINED: frozenset({_S.MAINTENANCE, _S.PROBATION}),
     _S.ENROLLING: frozenset({_S.MAINTENANCE, _S.PROBATION}),
 }
