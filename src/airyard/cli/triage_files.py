@@ -138,7 +138,7 @@ def _log(path: Path, name: str, *, kernel: bool, sure: bool = False) -> Log:
         raise UserError(
             f"there is no file {name}",
             code="LOG_NOT_FOUND",
-            fix="Check the path; a run of the server goes by its number or @last.",
+            fix="Check the path; a run of the server goes by its number, its name, @last or tag:KEY=VALUE.",
         ) from None
     except (OSError, EOFError) as error:
         raise UserError(

@@ -6,15 +6,19 @@ import gzip
 import json
 import os
 import random
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airyard.core.errors import NotFound
 from airyard.core.triage.causes import FailureCause
 from airyard.core.triage.judging import judge
 from airyard.core.triage.reading import Findings
+from airyard.sdk.transport import ConnectionLost
 from triage_score import CORPUS
 
 ECC = "[rank1]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
@@ -216,3 +220,33 @@ def test_a_run_is_asked_of_the_server(airyard: Any) -> None:
     assert code == 0
     assert "nothing in these logs looks like a failure (nothing.found)" in out
     assert "the logs of attempt 1 of run 12" in out
+
+
+def test_a_run_goes_by_its_name_where_no_file_has_it(
+    airyard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = {"run_id": 12, "attempt": 0, "verdict": judge(Findings()).as_json()}
+    unknown = NotFound("there is no run 'rank0.log'", code="RUN_NOT_FOUND")
+    answers = {"GET /runs/digits/triage": [answer], "GET /runs/rank0.log/triage": [unknown]}
+    assert "attempt 0 of run 12" in airyard("triage", "digits", answers=answers)[1]
+    code, _, err = airyard("triage", "rank0.log", answers=answers)
+    assert (code, "there is no file rank0.log, and no run has that name" in err) == (2, True)
+    assert airyard("triage", "rank0.log", "--fresh", answers=answers)[0] == 3
+    answers["GET /runs/rank0.log/triage"] = [ConnectionLost("nobody answers at h", sent=False)]
+    code, _, err = airyard("triage", "rank0.log", answers=answers)
+    assert (code, "cannot be told: nobody answers at h" in err) == (2, True)
+    # A path is no name, and of a file's name the file is meant.
+    code, _, err = airyard("triage", "./digits", answers=answers)
+    assert (code, "goes by its number, its name, @last or tag:" in err) == (2, True)
+    (tmp_path / "digits").write_text("KeyError: 'labels'\n")
+    assert "1 file" in airyard("triage", "digits", answers=answers)[1]
+
+
+def test_no_server_is_started_for_a_file_that_is_not_there(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "AIRYARD_HOME": str(home)}
+    command = [sys.executable, "-m", "airyard.cli", "triage", "rank0.log"]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "there is no file rank0.log" in done.stderr) == (2, True)
+    assert not home.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,8 @@ import click
 from airyard.cli import formats, verdict_text
 from airyard.cli.app import App, verb
 from airyard.cli.exit_codes import ExitCode
+from airyard.core.errors import NotFound, Unavailable, UserError
+from airyard.core.workload import RUN_NAME_PATTERN
 
 
 @verb("triage")
@@ -30,8 +33,9 @@ def command(
     if not paths and not kernel:
         raise click.UsageError("Name a run, or the files or folders of its logs.")
     if not kernel and len(paths) == 1 and _names_a_run(paths[0]):
-        answer = dict(app.client.triage(paths[0], attempt=-1 if attempt is None else attempt, fresh=fresh))
-        said = {**answer.pop("verdict"), **answer}
+        said = _of_run(app, paths[0], attempt, fresh)
+    elif not kernel and len(paths) == 1 and _may_name_a_run(paths[0]):
+        said = _of_named(app, paths[0], attempt, fresh)
     elif attempt is not None or fresh:
         option = "--fresh" if attempt is None else "--attempt"
         raise click.UsageError(f"{option} is of a run: saved logs are of one attempt, and are always read.")
@@ -47,6 +51,45 @@ def command(
 def _names_a_run(text: str) -> bool:
     """Return whether it can only be meant as a run: a file of that name goes first."""
     return not os.path.exists(text) and (text.isdecimal() or text.startswith(("@", "tag:")))
+
+
+def _may_name_a_run(text: str) -> bool:
+    """Return whether it can be the name of a run, or of a file that is not there."""
+    return not os.path.exists(text) and re.fullmatch(RUN_NAME_PATTERN, text) is not None
+
+
+def _of_named(app: App, name: str, attempt: int | None, fresh: bool) -> dict[str, Any]:
+    """Ask for a run by its name. For what may as well be a wrong path no server is started."""
+    if attempt is not None or fresh:
+        return _of_run(app, name, attempt, fresh)
+    target, why = app.client.target, "no server runs that may have a run of that name"
+    try:
+        if target.host is None:
+            from airyard.sdk import embedded  # slow to import
+
+            if embedded.find(target.home) is None:
+                raise _nothing(name, why)
+        return _of_run(app, name, attempt, fresh)
+    except NotFound as error:
+        if error.code != "RUN_NOT_FOUND":
+            raise
+        why = "no run has that name"
+    except Unavailable as error:
+        why = f"whether a run has that name cannot be told: {error.message}"
+    raise _nothing(name, why)
+
+
+def _nothing(name: str, why: str) -> UserError:
+    return UserError(
+        f"there is no file {name}, and {why}",
+        code="LOG_NOT_FOUND",
+        fix="Check the path; `airyard list` shows the runs.",
+    )
+
+
+def _of_run(app: App, ref: str, attempt: int | None, fresh: bool) -> dict[str, Any]:
+    answer = dict(app.client.triage(ref, attempt=-1 if attempt is None else attempt, fresh=fresh))
+    return {**answer.pop("verdict"), **answer}
 
 
 def _of_files(app: App, paths: tuple[str, ...], kernel: tuple[str, ...]) -> dict[str, Any]:
