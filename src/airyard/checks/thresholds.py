@@ -27,6 +27,8 @@ _ONE_SOCKET = re.compile(r"PCIe|NVL\b", re.IGNORECASE)
 
 _MOST_BYTES = 1 << 20
 
+_FORM = "Write `[all]` or `[H100]`, and below it `name = 12`; docs/health.md lists the names."
+
 Table = dict[str, dict[str, tuple[float, str]]]
 
 
@@ -53,7 +55,16 @@ def parse(text: str, name: str) -> Table:
         raise _refusal(name, plain(str(error))) from None
     version = data.pop("version", None)
     if version != VERSION:
-        raise _refusal(name, f"its version is {plain(repr(version), LINE)}; this release reads {VERSION}")
+        said = (
+            "it does not say its version"
+            if version is None
+            else f"its version is {plain(repr(version), LINE)}"
+        )
+        raise _refusal(
+            name,
+            f"{said}; this release reads {VERSION}",
+            f"Begin the file with the line `version = {VERSION}`, above every table.",
+        )
     return {group: _group(name, text, group, values) for group, values in data.items()}
 
 
@@ -175,9 +186,9 @@ def limits(table: Table, generation: str) -> Thresholds:
     )
 
 
-def _refusal(name: str, why: str) -> UserError:
+def _refusal(name: str, why: str, fix: str = _FORM) -> UserError:
     return UserError(
         f"the limits in {name} cannot be used: {why}",
         code="BAD_THRESHOLDS",
-        fix="Write `[all]` or `[H100]`, and below it `name = 12`; docs/health.md lists the names.",
+        fix=fix,
     )

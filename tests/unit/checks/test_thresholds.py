@@ -42,7 +42,7 @@ def test_a_generation_has_its_own_limits_over_those_of_all() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[H100]\nnvlinks = 12\n", "its version is None"),
+        ("[H100]\nnvlinks = 12\n", "it does not say its version; this release reads 1"),
         ("version = 2\n", "its version is 2; this release reads 1"),
         ("version = 1\n[H100]\nnvlinks = 'x'\n", "[H100] nvlinks is no number: 'x' (line 3)"),
         ("version = 1\n[H100]\nnvlinks = true\n", "[H100] nvlinks is no number: True"),
@@ -74,9 +74,20 @@ def test_a_file_with_an_error_is_refused_by_table_and_key(tmp_path: Path, text: 
     assert str(path) in caught.value.message
 
 
+@pytest.mark.parametrize("text", ["[H100]\nnvlinks = 12\n", "version = '1'\n", "[all]\nversion = 1\n"])
+def test_the_next_step_for_a_version_mends_the_file(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "limits.toml"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        load(path)
+    assert "Begin the file with the line `version = 1`" in str(caught.value.fix)
+    path.write_text("version = 1\n[H100]\nnvlinks = 12\n")
+    assert limits(load(path), "H100")["nvlinks"] == 12
+
+
 def test_a_pipe_in_place_of_a_file_hangs_nobody(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "limits.toml")
-    with pytest.raises(UserError, match="its version is None"):
+    with pytest.raises(UserError, match="it does not say its version"):
         load(tmp_path / "limits.toml")
 
 
