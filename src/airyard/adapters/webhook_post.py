@@ -20,9 +20,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from airyard.core.plain import plain
+
 ANSWER_S = 10.0
 """From the first try to connect until the status is there."""
 _MOST_ADDRESSES = 4
+_MOST_SAID = 300
 _PRIVATE = [
     ipaddress.ip_network(text)
     for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
@@ -164,6 +167,11 @@ def _meant(address: Address) -> Address:
 
 
 def _words(error: Exception) -> str:
+    """Return why there is no answer, plain: what is no HTTP is quoted, and a receiver answers what it likes."""
+    return plain(_said(error), _MOST_SAID)
+
+
+def _said(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is refused: {error.verify_message}"
     if isinstance(error, TimeoutError):

@@ -96,6 +96,21 @@ def test_what_is_no_http_is_a_failure_that_may_pass(said: bytes) -> None:
     assert not answer.refused
 
 
+@pytest.mark.parametrize(
+    "said", [b"\x00\xff\x1b]0;owned\x07 garbage\r\n", b"HTTP/1.1 \x1b[2J\r\n", b"x" * 60_000 + b"\r\n"]
+)
+def test_what_a_receiver_says_is_told_plain_and_bounded(said: bytes) -> None:
+    def talk(line: socket.socket) -> None:
+        heard(line)
+        line.sendall(said)
+
+    with speaking(talk) as port:
+        problem = sent(port).problem
+    assert problem
+    assert problem.isprintable()
+    assert len(problem) <= 300
+
+
 def test_a_certificate_must_be_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.issue("server", "127.0.0.1")
