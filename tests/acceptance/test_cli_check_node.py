@@ -146,7 +146,7 @@ def test_what_cannot_be_checked_is_said(yard: Yard) -> None:
     assert "no-such-node" in unknown.stderr
     simulated = next(one["name"] for one in data(yard, "nodes")["nodes"] if one["simulated"])
     done = yard.run("health", "check", "--node", simulated)
-    assert done.returncode == 0
-    assert done.stdout == f"{simulated} is simulated: there is nothing to check.\n"
+    assert done.returncode == 5
+    assert done.stdout == f"{simulated} is simulated: nothing was checked.\n"
     both = yard.run("health", "check", "--node", simulated, "--gpus", "8")
     assert both.returncode == 2

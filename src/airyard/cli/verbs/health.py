@@ -60,7 +60,8 @@ def check(
     """Check this machine now. Exits 0 when all is well, 1 when a check failed, 5 when one could not be told.
 
     Warnings do not count. It needs no server, and runs best while nothing else does: GPUs in use are told of.
-    With --node the server has it done there: what fails is reported as the node's health, as what its monitors see.
+    With --node the server has it done there: what fails is reported as the node's health, as what its monitors see;
+    of a simulated node nothing can be told (5).
     """
     if node is not None:
         if gpus is not None or names or folder or shared or thresholds or own:
@@ -95,13 +96,13 @@ def _check_node(app: App, node: str, full: bool, everything: bool) -> int:
 
     found = app.client.health.check(node, full=full)
     results = results_from_json(found["checks"])
-    code = _exit_code(results)
+    code = ExitCode.UNAVAILABLE if found["simulated"] else _exit_code(results)
     if app.as_json:
         told = {name: found[name] for name in ("node", "profile", "simulated", "reported", "checks")}
         app.console.data({"ok": code == ExitCode.SUCCESS, **told})
         return code
     if found["simulated"]:
-        app.console.text(f"{node} is simulated: there is nothing to check.")
+        app.console.text(f"{node} is simulated: nothing was checked.")
         return code
     _print(app, results, everything)
     if found["reported"]:
