@@ -6,7 +6,6 @@ Owns: these chores. Must not know: sockets, or how an environment is built. All 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from airyard.node.environment import EnvironmentRequest, EnvironmentStore, disk_
 from airyard.node.file_locks import Cancelled
 from airyard.node.identity import ANY, IdentityRefused, identity_of, switchable
 from airyard.node.job_files import USERS
+from airyard.node.telling import tell
 from airyard.node.user_environment import ChildFailed, tidy_as, user_store
 from airyard.node.uv import DiskFull, DownloadFailed, ResolveFailed
 
@@ -78,7 +78,7 @@ def _tidy_accounts(node_folder: Path, limits: Mapping[str, Any]) -> dict[str, in
             identity = identity_of(int(folder.name))
             done = tidy_as(identity, user_store(node_folder, identity.uid), limits)
         except (ChildFailed, IdentityRefused, ValueError) as problem:
-            sys.stderr.write(f"{folder} is left as it is: {problem}\n")
+            tell(f"{folder} is left as it is: {problem}")
             continue
         total = {name: total[name] + done[name] for name in total}
     return total

@@ -7,19 +7,21 @@ kernel or a reading means. A line that is none is told of once, in the agent's l
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import UnionType
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from airyard.checks.kernel_follow import LineFindings
 from airyard.core.health.kernel_watch import KernelWatch
 from airyard.core.health.sightings import Sighting
+from airyard.core.plain import is_number
 from airyard.node.health_limits import MachineLimits
 from airyard.node.health_settings import HealthSettings
 from airyard.node.pair_simulated import script_of
+from airyard.node.telling import tell
 
 if TYPE_CHECKING:
     from airyard.checks.contract import Thresholds
@@ -35,12 +37,6 @@ _LOOKS_EVERY_S = 5
 _WHAT = ("kernel", "nvml", "load", "port", "pair")
 _NO_READINGS = frozenset({"index", "uuid", "errors"})
 _KEYS = frozenset({"node", "device", "down_s", *_WHAT})
-
-
-def _tell(problem: str) -> None:
-    """Write to the agent's log."""
-    sys.stderr.write(f"{problem}\n")
-    sys.stderr.flush()
 
 
 class SimulatedFaults:
@@ -59,7 +55,7 @@ class SimulatedFaults:
         self,
         path: Path,
         after: int,
-        tell: Callable[[str], None] = _tell,
+        tell: Callable[[str], None] = tell,
         limits: MachineLimits | None = None,
     ) -> None:
         self._path = path
@@ -185,6 +181,24 @@ def _object(line: bytes) -> Mapping[str, Any]:
     return said
 
 
+def _of_kind(name: str, value: Any) -> Any:
+    """Return what a reading means, a list as a tuple. Raises: ValueError where it is not of its kind."""
+    from airyard.checks.nvml import Gpu
+
+    kinds = get_type_hints(Gpu)[name]
+    for kind in get_args(kinds) if isinstance(kinds, UnionType) else (kinds,):
+        if get_origin(kind) is tuple and isinstance(value, list):
+            if all(_is(each, get_args(kind)[0]) for each in value):
+                return tuple(value)
+        elif _is(value, kind):
+            return value
+    raise ValueError(f"{name} is {kinds if isinstance(kinds, UnionType) else kinds.__name__}, not {value!r}")
+
+
+def _is(value: Any, kind: Any) -> bool:
+    return is_number(value) if kind is float else type(value) is kind
+
+
 class _SimulatedGpus:
     """The GPUs of one simulated node: in good health until the file says otherwise."""
 
@@ -256,9 +270,7 @@ class _SimulatedGpus:
         known = {field.name: field for field in fields(self._gpus[device]) if field.name not in _NO_READINGS}
         if unknown := sorted(set(readings) - set(known)):
             raise ValueError(f"unknown reading: {', '.join(unknown)}; there are {', '.join(sorted(known))}")
-        given: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in readings.items()
-        }
+        given = {name: _of_kind(name, value) for name, value in readings.items()}
         before = self._gpus[device]
         self._gpus[device] = replace(before, **given)
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import socket
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from airyard.node.allotment import Allotment, own
 from airyard.node.gpu_locks import GpuLocks, shared_folder, user_name
 from airyard.node.identity import switchable
 from airyard.node.network import Wish
+from airyard.node.telling import tell
 
 _SIMULATED = re.compile(r"GPU_([1-9][0-9]{0,2})x([A-Za-z0-9][A-Za-z0-9_.-]*)")
 _NOISE = re.compile(
@@ -326,5 +326,5 @@ def open_nvml() -> NvidiaMl | None:
         client.close()
         return None
     except NvmlSilent as error:
-        sys.stderr.write(f"NVML: {error}; it is asked again later\n")
+        tell(f"NVML: {error}; it is asked again later")
     return NvidiaMl(client)

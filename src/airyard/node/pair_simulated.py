@@ -15,6 +15,7 @@ DUE_GB_S = 0.85 * BUSBW_GB_S
 LATENCY_P95_US = 20.0
 _MOST_BYTES = 1 << 20
 _MOST_S = 60.0
+_MOST = 1_000_000
 _KINDS = {
     "busbw_share": float,
     "latency_factor": float,
@@ -82,5 +83,7 @@ def script_of(said: Any) -> PairScript:
     for name, value in said.items():
         if (kind := _KINDS[name]) is not type(value) and not (kind is float and type(value) is int):
             raise ValueError(f"{name} of pair is no {kind.__name__}: {value!r}")
+        if not (isinstance(value, int | float) and 0 <= value <= _MOST):
+            raise ValueError(f"{name} of pair is no number from 0 to {_MOST:,}: {value!r}")
     script = PairScript(**said)
-    return replace(script, seconds=min(max(script.seconds, 0.0), _MOST_S))
+    return replace(script, seconds=min(script.seconds, _MOST_S))

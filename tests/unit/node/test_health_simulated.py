@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,29 @@ def test_a_port_that_is_down_by_the_time_that_it_is(tmp_path: Path) -> None:
         ({"node": "sim", "device": True, "kernel": XID}, "device True: sim has"),
         ({"node": "sim", "device": "x", "kernel": XID}, "device 'x': sim has"),
         ({"node": "sim", "device": 0, "nvml": {"no_such_reading": 2}}, "unknown reading: no_such_reading"),
-        ({"node": "sim", "device": 0, "nvml": {"links": 2}}, "a reading is not of its kind"),
+        ({"node": "sim", "device": 0, "nvml": {"links": 2}}, "links is tuple[bool, ...] | None, not 2"),
+        (
+            {"node": "sim", "device": 0, "nvml": {"links": [True, 1]}},
+            "links is tuple[bool, ...] | None, not [",
+        ),
+        (
+            {"node": "sim", "device": 0, "nvml": {"recovery_action": "two"}},
+            "recovery_action is int | None, not 'two'",
+        ),
+        (
+            {"node": "sim", "device": 0, "nvml": {"recovery_action": True}},
+            "recovery_action is int | None, not True",
+        ),
+        ({"node": "sim", "device": 0, "nvml": {"remap_failure": 1}}, "remap_failure is bool | None, not 1"),
+        ({"node": "sim", "device": 0, "nvml": {"name": None}}, "name is str, not None"),
+        ('{"node": "sim", "device": 0, "nvml": {"power_w": NaN}}', "power_w is float | None, not nan"),
+        (
+            {"node": "sim", "pair": {"busbw_share": -1}},
+            "busbw_share of pair is no number from 0 to 1,000,000: -1",
+        ),
+        ({"node": "sim", "pair": {"errors_grown": -1}}, "errors_grown of pair is no number from 0"),
+        ('{"node": "sim", "pair": {"seconds": Infinity}}', "seconds of pair is no number from 0"),
+        ('{"node": "sim", "pair": {"latency_factor": NaN}}', "latency_factor of pair is no number from 0"),
         ({"node": "sim", "nvml": {"links": [True]}}, "nvml needs a device"),
         ({"node": "sim", "device": 0, "nvml": 3}, "nvml is an object of readings"),
         ({"node": "sim", "port": "p"}, "port and down_s go together"),
@@ -104,6 +127,28 @@ def test_a_line_that_is_no_fault_is_told_of_once_and_no_other_is_lost(
     (problem,) = problems
     assert problem.startswith(f"{tmp_path / 'faults'}, line 2: {why}")
     assert problem.endswith("; it is left out")
+
+
+def test_readings_of_their_kind_are_taken(tmp_path: Path) -> None:
+    readings = {
+        "power_w": 3,
+        "temperature_c": None,
+        "links": [True] * 4,
+        "pids": [],
+        "link_mb_s": [1, 2],
+        "name": "x",
+    }
+    assert read(tmp_path, {"node": "sim", "device": 0, "nvml": readings}) == ([], [])
+
+
+def test_the_agents_log_has_the_time_of_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "faults"
+    path.write_text('{"node": "sim", "\\u001b[31m": 1}\n')
+    faults = SimulatedFaults(path, 0)
+    faults.nodes({"sim": ("S-0",)})
+    assert faults.look() == []
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4} .*, line 1: unknown: \\x1b.*\n", said), said
 
 
 @pytest.mark.parametrize("said", [None, "hang", {"busbw_share": 0.4}, {"seconds": 2, "correct": False}])
