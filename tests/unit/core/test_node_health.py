@@ -242,6 +242,18 @@ def test_text_of_a_job_makes_a_suspect_at_most() -> None:
     assert health_of(yard) is S.HEALTHY
 
 
+def test_evidence_of_a_clock_that_is_ahead_is_forgotten_after_a_day_all_the_same() -> None:
+    yard = yard_of(4)
+    ahead = event(rule="nic.down", severity=Severity.WARNING, at_ms=START_MS + 10**11)
+    see(yard, ahead)
+    yard.tick(60)
+    see(yard, ahead)  # said again: nothing new
+    assert len(yard.state.stories["a"]) == 1
+    yard.tick(86_401)
+    see(yard, event(rule="disk.slow", severity=Severity.WARNING, at_ms=START_MS + 86_500_000))
+    assert (health_of(yard), yard.state.health["a"].score) == (S.HEALTHY, 2.0)
+
+
 @pytest.mark.parametrize("rule", ["xid.13", "xid.31", "xid.43", "xid.45"])
 def test_faults_of_user_code_weigh_nothing(rule: str) -> None:
     if weight(event(rule=rule)) > 2:

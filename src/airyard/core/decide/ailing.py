@@ -44,10 +44,12 @@ def report(state: ClusterState, command: HealthReported, now_ms: int) -> Decisio
     """Take in what monitors saw. The same events in any order, again or not, lead to the same verdict."""
     scratch = _scratch(state, now_ms)
     hits: dict[str, list[Hit]] = {}
-    for event in command.events:
+    # A clock that is ahead must not keep evidence from being forgotten.
+    events = [replace(event, at_ms=min(event.at_ms, now_ms)) for event in command.events]
+    for event in events:
         for name in sorted(supplying.seen(scratch, event, _concerned(state, event))):
             _excuse(scratch, name)
-    for event in command.events:
+    for event in events:
         for name in _concerned(state, event):
             if not facility.excuses(scratch.state.facility, name, event.rule, event.at_ms):
                 hits.setdefault(name, []).append(hit_of(event))
