@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field
 from airyard.wire.answer import Answer
 from airyard.wire.moment import Moment
 from airyard.wire.native import Name, Part, RunDoc
+from airyard.wire.nodes import Why
 
 
 def _limit(seconds: int | None) -> int | None:
@@ -53,7 +54,7 @@ class ReserveRequest(Part):
     duration_s: Annotated[int, Field(ge=1, le=10 * 366 * 86_400)] | None = None
     maintenance: bool = False
     project: Name | None = None
-    note: Annotated[str, Field(max_length=1000)] = ""
+    note: Why = ""
     evict: bool = False
 
 

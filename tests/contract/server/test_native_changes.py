@@ -119,14 +119,15 @@ def test_nodes_are_reserved_listed_and_given_back(yard: Yard) -> None:
     async def scene() -> None:
         async with yard.client() as client:
             assert (await client.get("/reservations")).json() == {"reservations": []}
-            body = {"nodes": ["sim-1xa10-1"], "duration_s": 3600, "maintenance": True, "note": "fans"}
+            body = {"nodes": ["sim-1xa10-1"], "duration_s": 3600, "maintenance": True}
+            body["note"] = "fans\x1b[2J\n2 of 4"
             later = {"nodes": ["sim-1xa10-0"], "from_at": ahead(hours=1), "to_at": ahead(hours=2)}
             second = ReserveAnswer.model_validate((await client.post("/reservations", json=later)).json())
             first = ReserveAnswer.model_validate((await client.post("/reservations", json=body)).json())
             assert (first.reservation.active, first.reservation.by, first.reservation.note) == (
                 True,
                 "ada",
-                "fans",
+                "fans\\x1b[2J\\n2 of 4",
             )
             assert (second.reservation.active, second.reservation.project) == (False, "default")
             found = ReservationsAnswer.model_validate((await client.get("/reservations")).json())
