@@ -217,7 +217,7 @@ def test_a_gang_sums_over_its_nodes_before_its_code_and_once_a_day(fleet: Fleet)
         declared.write_text("pools: {}\n")
         fleet.ok("apply", "-f", str(declared))
     assert len(said[0]) == 2, said
-    assert all("net.all_reduce over 2 nodes, 2 ranks in " in line for line in said[0])
+    assert all("net.all_reduce over 2 nodes, 2 ranks, in " in line for line in said[0])
     assert said[1] == [], "the two nodes are certified together"
 
 

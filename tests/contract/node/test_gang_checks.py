@@ -339,7 +339,7 @@ def test_a_gang_on_one_machine_sums_there_and_is_not_measured_as_nodes_are(tmp_p
     gang.gpus, gang.is_alone = 2, True
     assert gang.run() == {0: None, 1: None}
     assert len(gang.notes) == 2
-    assert all("net.all_reduce over 2 nodes, 4 ranks in " in line for line in gang.notes)
+    assert all("net.all_reduce over 2 nodes, 4 ranks, in " in line for line in gang.notes)
 
 
 def test_a_machine_that_meets_no_other_tells_facts_only(tmp_path: Path) -> None:
