@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from airyard.core.actions import RunRemedy, RunRetest
-from airyard.core.commands import Command, RemedyDone, RetestDone, SweepDone
+from airyard.core.commands import Command, HealthReported, RemedyDone, RetestDone, SweepDone
 from airyard.core.health.fabric_faults import edge_fault
-from airyard.core.health.facts import CheckStatus, Remedy, Retest
+from airyard.core.health.facts import CheckStatus, HealthEvent, Remedy, Retest
 from airyard.core.health.idle_records import SweepNote
 from airyard.core.health.states import RemedyOutcome
 from airyard.server.remedies import Remedies
@@ -259,7 +259,8 @@ def test_what_a_monitor_sends_is_shown_plain_and_bounded_everywhere(yard: Yard) 
         async with yard.client() as client:
             names = {"event_id": LOUD, "rule": LOUD, "machine": LOUD, "unit": LOUD, "device_uuid": LOUD}
             grave = fault(ONE, message=LOUD, evidence=[LOUD] * 50, code=None, **names)
-            await report(client, grave)
+            # As an agent does: what persons report is refused where it is too long.
+            yard.tell(HealthReported(events=(HealthEvent.from_json(grave),)))
             asked = {"nodes": [TWO], "on": True, "reason": "\x1b[2J"}
             assert (await client.post("/health/maintenance", json=asked)).status_code == 200
             for path in ("/health/events", f"/nodes/{ONE}", "/nodes", f"/nodes/{TWO}"):
