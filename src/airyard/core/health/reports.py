@@ -17,6 +17,7 @@ from airyard.core.errors import Fix, UserError
 from airyard.core.health.blame import COUNTS_MS
 from airyard.core.health.facts import Component, HealthEvent, Remedy, Retest, Severity, Source
 from airyard.core.health.known_rules import facts_of
+from airyard.core.plain import plain
 from airyard.core.policy_rules import listed, near
 from airyard.core.wording import moment
 
@@ -25,7 +26,6 @@ LONGEST_RULE = 100
 LONGEST_TEXT = 500
 MOST_LINES = 20
 _RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 _FIELDS = tuple(field.name for field in fields(HealthEvent))
 _Word = TypeVar("_Word", bound=Enum)
 
@@ -97,11 +97,10 @@ def _text(data: Mapping[str, Any], name: str, default: str | None = None, *, mos
         raise ValueError(f"{name}: it is no text")
     if len(value) > most:
         raise ValueError(f"{name}: it has {len(value):,} characters, {most} are the most")
-    # A line of its own in a node's story must not be forged by one that has a break in it.
-    plain = _CONTROL.sub(" ", value).strip()
-    if not plain and default is None:
+    said = plain(value.strip(), most)
+    if not said and default is None:
         raise ValueError(f"{name}: it is empty")
-    return plain
+    return said
 
 
 def _whole(data: Mapping[str, Any], name: str, *, least: int) -> int | None:

@@ -102,7 +102,11 @@ def test_what_cannot_be_is_refused_by_its_field(fields: dict[str, Any], said: st
 
 def test_texts_are_one_line_each_and_a_clock_that_is_ahead_says_now() -> None:
     event = read(message="fan\x1b[31m new\nline", evidence=["a\x00b"], at_ms=NOW_MS + 60_000)
-    assert (event.message, event.evidence, event.at_ms) == ("fan [31m new line", ("a b",), NOW_MS)
+    assert (event.message, event.evidence, event.at_ms) == (
+        "fan\\x1b[31m new\\nline",
+        ("a\\x00b",),
+        NOW_MS,
+    )
 
 
 YARD = Yard(node("a"), node("b", machine="m"), node("c", None, machine="m"))
