@@ -84,6 +84,7 @@ def _read(data: Mapping[str, Any], now_ms: int) -> HealthEvent:
         confirmed=_truth(data, "confirmed"),
         evidence=_lines(data, "evidence"),
         rule_version=_whole(data, "rule_version", least=0) or 1,
+        clock_reasons=_whole(data, "clock_reasons", least=0) or 0,
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +12,7 @@ import pytest
 from airyard.core.decide.reporting import located
 from airyard.core.errors import AiryardError, NotFound, UserError
 from airyard.core.health import blame, reports
-from airyard.core.health.facts import Component, Remedy, Retest, Severity, Source
+from airyard.core.health.facts import Component, HealthEvent, Remedy, Retest, Severity, Source
 from airyard.core.triage.xid import TABLE, Weight
 from core_yard import START_MS, Yard, node
 
@@ -33,6 +36,23 @@ def test_the_least_that_is_said_is_enough() -> None:
     assert (event.component, event.remedy, event.retest) == (Component.HOST, Remedy.NONE, Retest.T1)
     assert event.message == "nic.down, reported by hand"
     assert read(device=1).component is Component.GPU
+
+
+def test_every_field_of_an_event_is_taken_as_it_is_said_and_documented() -> None:
+    said = HealthEvent(
+        event_id="e", rule="site.fan", machine="m", at_ms=NOW_MS - 1, component=Component.GPU_MEMORY,
+        severity=Severity.WARNING, source=Source.RDMA, message="fan 2 stands", node="n", device=1,
+        device_uuid="u", code=3, value=2.5,
+        unit="rpm", remedy=Remedy.REBOOT, retest=Retest.T4, confirmed=False, evidence=("fan2: 0 rpm",),
+        rule_version=2, clock_reasons=8,
+    )  # fmt: skip
+    names = {field.name for field in fields(HealthEvent)}
+    assert set(said.as_json()) == names  # none is at its default
+    assert reports.read(said.as_json(), NOW_MS) == said
+    page = (Path(__file__).parents[4] / "docs" / "health.md").read_text("utf-8")
+    table = page.partition('<a id="reports">')[2].partition("**Checks on request.**")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert set(re.findall(r"`(\w+)`", " ".join(rows))) == names
 
 
 @pytest.mark.parametrize("code", sorted(TABLE))
