@@ -66,6 +66,7 @@ MACHINE = Machine(
     alive=False,
     network="TCP only: no RDMA adapter",
     version="0.1.0",
+    away_ms=9,
 )
 NODE = Node(
     name="m1-cpu-0",

@@ -146,7 +146,10 @@ def test_faults_are_given_by_name_and_taken_away(tmp_path: Path) -> None:
         wait_for(
             lambda: not yard.data("nodes", member["node"])["node"]["alive"], 60, "the machine to be away"
         )
-        assert member["machine"] in yard.ok("nodes", member["node"])
+        assert "), away since 20" in yard.ok("nodes", member["node"])
+        for asked in (("check", "--node", member["node"]), ("pair", node, member["node"])):
+            refused = yard.call("-o", "json", "health", *asked)
+            assert (refused.returncode, "MACHINE_AWAY" in refused.stdout + refused.stderr) == (5, True)
         moved = yard.until(run_id, lambda run: len(run["attempts"]) == 2, timeout=120)
         assert moved["attempts"][1]["members"][0]["machine"] != member["machine"]
         yard.ok("dev", "fault", member["node"], "--clear")

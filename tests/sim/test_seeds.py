@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 
 from airyard.core import codec
+from airyard.core.health.signs import Source
 from airyard.core.run import Cause, Outcome, StopReason
 from airyard.sim.chance import Fault
 from airyard.sim.cli import report
@@ -52,6 +53,7 @@ def test_every_kind_of_trouble_happened() -> None:
     wanted |= {f"run: {outcome.value}" for outcome in Outcome} - NEVER_OF_A_RUN
     wanted |= {f"stop: {reason.value}" for reason in StopReason}
     wanted |= {f"event: {kind}" for kind in codec.EVENT_TYPES} - NEVER_SEEN
+    wanted |= {f"stall: by {source.value}" for source in Source}
     wanted |= {"people: resume done", "people: submit found its own run", "people: submit refused"}
     wanted |= {f"people: {what} {how}" for what in ("update", "reserve") for how in ("done", "refused")}
     wanted |= {f"operators: {what}" for what in ("cordon", "uncordon", "drain", "confirm dead")}

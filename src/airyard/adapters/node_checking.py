@@ -58,7 +58,7 @@ def away(machine: str) -> Unavailable:
     return Unavailable(
         f"machine {machine} cannot be reached: nothing was checked",
         code="MACHINE_AWAY",
-        fix="`airyard nodes` says since when; run `airyard health check` on the machine itself",
+        fix="`airyard nodes NODE` says since when; run `airyard health check` on the machine itself",
         details={"machine": machine},
     )
 

@@ -150,6 +150,7 @@ def inside(state: ClusterState, name: str, now_ms: int) -> Document | None:
             "network": machine.network,
             "boot_id": machine.boot_id,
             "alive": machine.alive,
+            "away_since": rfc3339(machine.away_ms) if machine.away_ms and not machine.alive else None,
         },
         "runs": [
             _resident(run, attempt, member)

@@ -136,7 +136,7 @@ def page(found: Document, colour: bool) -> str:
             ("cordoned", _told(node.get("cordon"))),
             ("drained" if _closed(node) == "drained" else "draining", _told(node.get("draining"))),
             ("reservation", reservation),
-            ("machine", f"{machine['name']} ({machine['address']}), {'up' if machine['alive'] else 'away'}"),
+            ("machine", f"{machine['name']} ({machine['address']}), {_presence(machine)}"),
             ("network", machine.get("network")),
             ("agent", _agent(node)),
             ("accelerator", f"{node['accelerator']}, {free} of {len(devices)} devices free"),
@@ -153,6 +153,13 @@ def page(found: Document, colour: bool) -> str:
     if not rows:
         return f"{lines}\n\nNo run holds a device of it."
     return f"{lines}\n\n" + formats.table(("RUN", "NAME", "OWNER", "DEVICES", "PHASE", "LEAVES"), rows)
+
+
+def _presence(machine: Document) -> str:
+    if machine["alive"]:
+        return "up"
+    since = machine.get("away_since")
+    return f"away since {formats.moment(since)}" if since else "away"
 
 
 def _health(health: Document | None) -> str:

@@ -75,3 +75,5 @@ class Machine:
     """Its network in words: ``RDMA 8 × 400G InfiniBand``, ``TCP only: why``; empty when its agent is old."""
     version: str = ""
     """The release of Airyard that its agent is of; empty until it was heard."""
+    away_ms: int = 0
+    """Since when it is away; 0 where that is not known."""

@@ -155,7 +155,9 @@ class ClusterState:
                 self._join(event, recorded.at_ms)
                 self._move_attempts(recorded, event.machine.name)
             case events.MachineLeft():
-                self.machines[event.machine] = replace(self.machines[event.machine], alive=False)
+                self.machines[event.machine] = replace(
+                    self.machines[event.machine], alive=False, away_ms=recorded.at_ms
+                )
             case events.NodeCordoned():
                 self._close(event.node, Cordon(by=event.by, at_ms=recorded.at_ms, reason=event.reason))
             case events.NodeUncordoned():

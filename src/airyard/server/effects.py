@@ -65,7 +65,7 @@ from airyard.ports.tracker import Metric, TrackedRun
 from airyard.server.gauges import Gauges
 from airyard.server.idle_rounds import IdleRounds, IdleSettings
 from airyard.server.judges import Judges
-from airyard.server.node_rounds import NodeRounds, Retests, find_node, told_by_pool
+from airyard.server.node_rounds import NodeRounds, Retests, find_node, is_away, told_by_pool
 from airyard.server.pair_due import due_of
 from airyard.server.pair_retests import PairRetests
 from airyard.server.pair_rounds import PairRounds
@@ -186,6 +186,7 @@ class Effects:
             report=lambda command: loop.submit(command).result(timeout=REPORT_S),
             now_ms=now_ms,
             python=self._test_python,
+            is_away=partial(is_away, loop),
         )
 
     def idle_rounds(

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from airyard.adapters.node_checking import away
 from airyard.app.control import Control
 from airyard.app.loop import ControlLoop
 from airyard.checks.catalogue import is_sure
@@ -62,6 +63,16 @@ class Found:
 def find_node(loop: ControlLoop, name: str) -> Node | None:
     """Return a node as the newest commit left it."""
     return loop.peek(lambda control: control.state.nodes.get(name))
+
+
+def is_away(loop: ControlLoop, node: Node) -> bool:
+    """Return whether a node's machine cannot be reached, as the newest commit has it."""
+
+    def read(control: Control) -> bool:
+        machine = control.state.machines.get(node.machine)
+        return machine is None or not machine.alive
+
+    return loop.peek(read)
 
 
 def told_by_pool(loop: ControlLoop, node: str) -> dict[str, Any]:
@@ -131,8 +142,13 @@ class NodeRounds:
         report: Callable[[Command], object],
         now_ms: Callable[[], int],
         python: str,
+        is_away: Callable[[Node], bool] = lambda node: False,
     ) -> None:
-        """``report`` waits for the journal. ``python``: an interpreter that may have torch."""
+        """``report`` waits for the journal. ``python``: an interpreter that may have torch.
+
+        ``is_away`` is asked of simulated nodes only: of others the agent answers, or does not.
+        """
+        self._is_away = is_away
         self._check_node = check_node
         self._find_node = find_node
         self._report = report
@@ -161,6 +177,8 @@ class NodeRounds:
     ) -> Found:
         found = Found(node=node.name, profile=profile, simulated=node.simulated)
         try:
+            if node.simulated and self._is_away(node):
+                raise away(node.machine)
             return found if node.simulated else self._look(name, node, found, by, should_stop)
         except AiryardError as problem:
             return replace(found, problem=problem)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from random import Random
 
 from airyard.core.commands import GangJudged
-from airyard.core.run import AttemptState, StallNote
+from airyard.core.health.signs import CONFIDENCE, SignCase, Source
+from airyard.core.run import AttemptState, Member, StallNote
 from airyard.sim.people import People
 from airyard.sim.setting import Setting
 from airyard.sim.truth import Truth
@@ -42,16 +43,7 @@ class GangJudges:
         ]
         if running:
             attempt = draw.choice(running)
-            member = draw.choice(attempt.members)
-            stall = StallNote(
-                case="BEHIND",
-                ranks=(draw.randint(0, 1),),
-                nodes=(member.node,),
-                step=7,
-                at_ms=self._setting.time.now_ms(),
-                message="no step for 60 s",
-                suspect_node=member.node if draw.random() < 0.3 else "",
-            )
+            stall = self._stall(draw.choice(attempt.members))
             said = GangJudged(
                 run_id=attempt.run_id,
                 # Late words may be of an attempt before.
@@ -60,3 +52,34 @@ class GangJudges:
             )
             self._people.ask(said, lambda answer: None)
         self._setting.later(draw.randint(500, LOOK_MS), self._look)
+
+    def _stall(self, member: Member) -> StallNote:
+        """Return a verdict that names a member or nobody, resting on one of the signs there are."""
+        draw, at_ms = self._random, self._setting.time.now_ms()
+        source = draw.choices(tuple(Source), weights=(4, 1, 1, 1))[0]
+        self._setting.chance.seen[f"stall: by {source.value}"] += 1
+        if source is Source.STEPS:
+            return StallNote(
+                case="BEHIND",
+                ranks=(draw.randint(0, 1),),
+                nodes=(member.node,),
+                step=7,
+                at_ms=at_ms,
+                message="no step for 60 s",
+                suspect_node=member.node if draw.random() < 0.3 else "",
+            )
+        # As the rules have it: GPUs say nothing of when lines ended, only members with one device are ranks, and what
+        # rests on less than steps suspects no node.
+        cases = [case for case in SignCase if (source, case) != (Source.GPU, SignCase.LOGS_ENDED_EARLIER)]
+        case = draw.choice(cases)
+        names = case is not SignCase.SILENT
+        return StallNote(
+            source=source.value,
+            case=case.value,
+            ranks=(member.index,) if names and len(member.devices) == 1 else (),
+            nodes=(member.node,) if names else (),
+            step=7 if draw.random() < 0.5 else 0,
+            at_ms=at_ms,
+            message="no sign for 900 s",
+            confidence=CONFIDENCE[source],
+        )

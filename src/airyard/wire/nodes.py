@@ -139,6 +139,7 @@ class MachineDoc(Answer):
     network: str = ""
     boot_id: str
     alive: bool
+    away_since: str | None = None
 
 
 class LeaveDoc(Answer):

@@ -115,7 +115,10 @@ def test_a_drain_says_who_leaves_and_when_and_a_dead_machine_is_let_go(yard: Yar
             assert there.leaving is not None
             assert (there.run_id, there.leaving.reason, there.leaving.by) == (run_id, "DRAIN", "ada")
             assert there.leaving.gone_by == done.runs[0].gone_by
+            assert shown.machine.away_since is None
             yard.tell(MachineAway(machine=where.machine))
+            away = NodeAnswer.model_validate((await client.get(f"/nodes/{where.node}")).json()).machine
+            assert (away.alive, away.away_since is not None) == (False, True)
             path = f"/nodes/{where.node}/confirm-dead"
             error = await refusal(client, path, {"boot_id": "older"}, 409)
             assert error.code == "MACHINE_CAME_BACK"

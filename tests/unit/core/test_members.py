@@ -229,7 +229,11 @@ def test_a_machine_that_is_away_keeps_its_bookings_and_gets_nothing_new() -> Non
     assert kinds(yard.do(c.MachineAway(machine="a"))) == []
     assert kinds(yard.do(c.MachineAway(machine="never seen"))) == []
     assert yard.state.bookings() == {"a": dict.fromkeys(range(8), 1)}
+    assert yard.state.machines["a"].away_ms == yard.now_ms
+    yard.later(5).do(c.MachineAway(machine="a"))
+    assert yard.state.machines["a"].away_ms == yard.now_ms - 5_000, "since when, not when it was last said"
     assert kinds(yard.hello("a", None, seen("1.0.0", "alive"))) == ["MachineJoined"]
+    assert yard.state.machines["a"].away_ms == 0
 
 
 # --- tracking
