@@ -64,7 +64,7 @@ class SimulatedFaults:
         self._line: int | None = 0 if not after else None
         """The number of the last line that was read; None until it was counted."""
         self._tell = tell
-        self._limits = limits or MachineLimits(path.parent.parent)
+        self._limits = limits or MachineLimits(path)  # of no folder: the packaged ones
         self._nodes: dict[str, tuple[str, ...]] = {}
         self._kernels: dict[str, tuple[LineFindings, KernelWatch]] = {}
         self._gpus: dict[str, _SimulatedGpus] = {}
