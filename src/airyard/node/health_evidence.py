@@ -25,7 +25,7 @@ from pathlib import Path
 
 from airyard.core.health.facts import HealthEvent, Remedy, Severity
 from airyard.core.plain import LINES
-from airyard.node.launch import inherited
+from airyard.node.launch import of_checks
 
 FOLDER = "evidence"
 DEADLINE_S = 90.0
@@ -89,7 +89,7 @@ class EvidenceKeeper:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env=inherited(os.environ),
+                env=of_checks(os.environ),
                 cwd="/",
                 start_new_session=True,
             )

@@ -68,6 +68,15 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
+def of_checks(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what checks of the machine may see of it: NVML is to be found where the agent found it, too.
+
+    Some hosts have the driver's library only where this variable says.
+    """
+    library = {name: environ[name] for name in ("LD_LIBRARY_PATH",) if name in environ}
+    return {**inherited(environ), **library}
+
+
 def airyard_variables(
     order: Mapping[str, Any],
     go: Mapping[str, Any],

@@ -28,7 +28,7 @@ from airyard.core.health.adapters import Adapter, Lane, lanes
 from airyard.core.meeting import Meeting, meeting_addresses
 from airyard.node.health_simulated import FAULT_FILE
 from airyard.node.inventory import LOOPBACK, Node, Offer
-from airyard.node.launch import inherited
+from airyard.node.launch import of_checks
 from airyard.node.network import Choice, Network, choose, collect, variables
 from airyard.node.node_checks import NICE, ChecksRefused
 from airyard.node.pair_simulated import script_for
@@ -260,7 +260,7 @@ class _Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=inherited(os.environ),
+            env=of_checks(os.environ),
             cwd="/",
             start_new_session=True,
         )

@@ -33,7 +33,7 @@ from airyard.checks.preflight.setting import CACHES, Setting
 from airyard.checks.site_limits import FILE
 from airyard.checks.thresholds import VERSION
 from airyard.core.health.facts import CheckResult, CheckStatus, Component
-from airyard.node.launch import inherited
+from airyard.node.launch import of_checks
 
 FAULT = "preflight"
 DEADLINE_S = {Profile.FAST: 75.0, Profile.FULL: 930.0}
@@ -195,7 +195,7 @@ def check(
                 stdin=given,
                 stdout=told,
                 stderr=subprocess.DEVNULL,
-                env=inherited(os.environ),
+                env=of_checks(os.environ),
                 cwd="/",
                 start_new_session=True,
             )

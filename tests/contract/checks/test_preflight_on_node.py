@@ -31,7 +31,7 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGpus:
     made = FakeGpus(library=library, file=tmp_path / "gpus")
     made.set()
     # What a runner hands on is the machine's environment; the stand-in is found by the loader's own variable.
-    monkeypatch.setattr(preflight, "inherited", lambda environ: {**environ, **made.environ})
+    monkeypatch.setattr(preflight, "of_checks", lambda environ: {**environ, **made.environ})
     return made
 
 

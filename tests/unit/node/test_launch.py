@@ -12,6 +12,7 @@ from airyard.node.launch import (
     airyard_variables,
     full_environment,
     inherited,
+    of_checks,
     signal_number,
     write_control_files,
 )
@@ -40,6 +41,13 @@ def test_only_a_few_things_are_inherited() -> None:
     assert inherited(machine) == {
         "PATH": "/bin", "HOME": "/h", "LC_ALL": "C", "PIP_FIND_LINKS": "f", "https_proxy": "p",
     }  # fmt: skip
+
+
+def test_checks_find_the_drivers_library_where_the_agent_found_it() -> None:
+    machine = {"PATH": "/bin", "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64", "AIRYARD_TOKEN": "t"}
+    assert of_checks(machine) == {"PATH": "/bin", "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}
+    assert "LD_LIBRARY_PATH" not in inherited(machine)
+    assert of_checks({"PATH": "/bin"}) == {"PATH": "/bin"}
 
 
 def test_the_layers_win_in_order(tmp_path: Path) -> None:
