@@ -270,7 +270,7 @@ def test_what_a_monitor_sends_is_shown_plain_and_bounded_everywhere(yard: Yard) 
                 assert "\x1b" not in answer.text, path
             node = await look(client, ONE)
             assert node.node.health is not None
-            assert "… (cut: " in node.story[-1].evidence[0]
+            assert "… (cut: " in node.story[0].evidence[0]
             assert "… (cut: " in node.story[0].why
 
     play(scene())
