@@ -155,9 +155,7 @@ class ClusterState:
                 self._join(event, recorded.at_ms)
                 self._move_attempts(recorded, event.machine.name)
             case events.MachineLeft():
-                self.machines[event.machine] = replace(
-                    self.machines[event.machine], alive=False, away_ms=recorded.at_ms
-                )
+                self._leave(event.machine, recorded.at_ms)
             case events.NodeCordoned():
                 self._close(event.node, Cordon(by=event.by, at_ms=recorded.at_ms, reason=event.reason))
             case events.NodeUncordoned():
@@ -358,6 +356,9 @@ class ClusterState:
             kept[node.name] = replace(node, cordoned=node.name in self.cordons)
         self.nodes = kept
         self.machines[event.machine.name] = event.machine
+
+    def _leave(self, machine: str, at_ms: int) -> None:
+        self.machines[machine] = replace(self.machines[machine], alive=False, away_ms=at_ms)
 
     def live_attempts(self) -> Iterator[tuple[Run, Attempt]]:
         """Yield every attempt that has not ended, by run id. Cost: runs that have had an attempt."""
