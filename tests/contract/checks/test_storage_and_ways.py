@@ -227,6 +227,14 @@ def test_large_packets_arrive_where_nobody_accepts() -> None:
     assert told.status.value == "PASS", "who refuses has answered"
 
 
+def test_a_place_to_which_no_way_leads_does_not_answer() -> None:
+    # A stream is never connected to the broadcast address: the kernel says so at once, and not again by the socket.
+    for load in (0, ways.LOAD):
+        (way,) = ways.call(["255.255.255.255:80"], load=load, within_s=0.5)
+        assert way.problem == "network is unreachable"
+        assert not way.refused
+
+
 def test_a_way_that_swallows_large_packets_fails() -> None:
     """A listener whose buffer takes next to nothing stands for switches that drop what is large."""
     with socket.socket() as server:

@@ -70,7 +70,9 @@ def _connected(places: dict[str, None], streams: dict[str, socket.socket], withi
             try:
                 selector.register(_calling(place), selectors.EVENT_WRITE, place)
             except (OSError, ValueError) as error:
-                ways[place] = Way(place=place, problem=str(error))
+                refused = isinstance(error, ConnectionRefusedError)
+                problem = getattr(error, "strerror", None) or str(error)
+                ways[place] = Way(place=place, problem=problem, refused=refused)
         while selector.get_map() and (left := began + within_s - time.monotonic()) > 0:
             for key, _ in selector.select(left):
                 stream: socket.socket = key.fileobj  # type: ignore[assignment]  # only sockets are registered
@@ -91,12 +93,18 @@ def _connected(places: dict[str, None], streams: dict[str, socket.socket], withi
 
 
 def _calling(place: str) -> socket.socket:
-    """Begin to connect. Raises: OSError, ValueError for what is no place."""
+    """Begin to connect. Raises: OSError, as where no route leads there; ValueError for what is no place."""
     host, _, port = place.rpartition(":")
     family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
     stream = socket.socket(family, kind)
     stream.setblocking(False)
-    stream.connect_ex(address)
+    code = stream.connect_ex(address)
+    if code not in (
+        0,
+        errno.EINPROGRESS,
+    ):  # told now, the socket does not tell it again: it would seem connected
+        stream.close()
+        raise OSError(code, os.strerror(code).lower())
     return stream
 
 
