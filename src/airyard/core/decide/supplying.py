@@ -30,6 +30,8 @@ def seen(scratch: Scratch, event: HealthEvent, nodes: Iterable[str]) -> set[str]
 def _note(scratch: Scratch, slowdown: facility.Slowdown) -> set[str]:
     scratch.take(Decision(events=(SlowdownSeen(slowdown=slowdown),)))
     place, supply = slowdown.place, slowdown.supply
+    if not place or facility.goes_on(scratch.state.facility, place, supply):
+        return {slowdown.node}  # without counting the nodes: when a whole site is hot, each of them says so
     there = sum(facility.place_of(node.labels, supply) == place for node in scratch.state.nodes.values())
     incident = facility.begun(scratch.state.facility, slowdown.node, supply, there)
     if incident is not None:

@@ -23,8 +23,10 @@ QUIET_MS = 900_000
 REFRESH_MS = 60_000
 """What lasts is noted once in so long."""
 KEPT_MS = 86_400_000
-SLOWDOWNS_KEPT = 1_024
+SLOWDOWNS_KEPT = 4_096
 INCIDENTS_KEPT = 16
+"""So many, and all that go on: one that was forgotten would begin again with each sighting."""
+GOING_ON_MOST = 512
 NAMES_SHOWN = 8
 _SLOWNESS = slowing.SLOWNESS | {slowing.RULE, slowing.AGAIN, "check.gpu.clocks", "check.compute.load"}
 _CHARACTERS = 300
@@ -146,13 +148,19 @@ def with_slowdown(known: Facility, seen: Slowdown) -> Facility:
     return Facility(slowdowns=(*others, seen)[-SLOWDOWNS_KEPT:], incidents=incidents)
 
 
+def goes_on(known: Facility, place: str, supply: Supply) -> bool:
+    """True while there is an incident of a place."""
+    return any(one.at == (place, supply) and not one.ended_ms for one in known.incidents)
+
+
 def begun(known: Facility, node: str, supply: Supply, nodes_there: int) -> Incident | None:
     """Return the incident that the newest sighting of a node makes; None while it is alone, or is known of."""
     mine = _newest(known, node, supply)
     if mine is None or not mine.place or nodes_there < 2:
         return None
     at = (mine.place, supply)
-    if any(one.at == at and not one.ended_ms for one in known.incidents):
+    going_on = [one.at for one in known.incidents if not one.ended_ms]
+    if at in going_on or len(going_on) >= GOING_ON_MOST:
         return None
     near = [
         one for one in known.slowdowns if (one.place, one.supply) == at and _apart_ms(one, mine) <= WINDOW_MS
@@ -177,8 +185,13 @@ def _apart_ms(one: Slowdown, other: Slowdown) -> int:
 
 def with_incident(known: Facility, incident: Incident) -> Facility:
     """Return what is known with an incident that began; of the oldest the ended ones go first."""
-    kept = sorted((*known.incidents, incident), key=lambda one: (not one.ended_ms, one.began_ms))
-    return replace(known, incidents=tuple(kept[-INCIDENTS_KEPT:]))
+    return replace(known, incidents=_kept((*known.incidents, incident)))
+
+
+def _kept(incidents: Iterable[Incident]) -> tuple[Incident, ...]:
+    found = sorted(incidents, key=lambda one: (not one.ended_ms, one.began_ms))
+    going_on = sum(not one.ended_ms for one in found)
+    return tuple(found[-max(INCIDENTS_KEPT, going_on) :])
 
 
 def over(known: Facility, now_ms: int) -> list[Incident]:
@@ -198,7 +211,7 @@ def with_end(known: Facility, ended: Incident) -> Facility:
     """Return what is known after an incident is over."""
     return replace(
         known,
-        incidents=tuple(ended if one.at == ended.at and not one.ended_ms else one for one in known.incidents),
+        incidents=_kept(ended if one.at == ended.at and not one.ended_ms else one for one in known.incidents),
     )
 
 

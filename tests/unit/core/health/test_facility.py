@@ -225,6 +225,20 @@ def test_what_is_kept_is_bounded_and_what_goes_on_stays() -> None:
     assert f"rack {facility.INCIDENTS_KEPT + 4}" in {one.place for one in known.incidents}
 
 
+def test_a_whole_site_that_is_hot_is_one_incident_a_rack_and_no_node_is_blamed() -> None:
+    racks = facility.INCIDENTS_KEPT + 4
+    nodes = [(f"r{rack}n{one}", {"rack": f"r{rack}"}) for rack in range(racks) for one in range(3)]
+    one = Yard(*(replace(node(name), labels=labels) for name, labels in nodes))
+    began = 0
+    for _ in range(3):
+        for name, _ in nodes:
+            began += tell(one, heat(one, name)).count("FacilityIncidentBegan")
+        one.now_ms += 600_000
+    assert began == racks
+    assert sum(not each.ended_ms for each in one.state.facility.incidents) == racks
+    assert not any(health.hits for health in one.state.health.values())
+
+
 def test_a_large_place_makes_no_endless_text() -> None:
     one = yard(40)
     tell(one, *(brake(one, f"n{i}") for i in range(40)))
