@@ -6,6 +6,7 @@ Owns: which exceptions are a program's own, what stands before a report. Must no
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from airyard.core.triage.causes import FailureClass
 from airyard.core.triage.signatures import Signature, signature_of
@@ -20,7 +21,9 @@ _REPORTS = re.compile(
     r"|Lightning|Dist|Backend|Engine|Worker|Actor|Node|Rendezvous|Launch|Store|Process)\w*)?(?:Error|Exception)"
 )
 """Exceptions by which drivers, libraries and launchers report. All others are of programs themselves, or of Python."""
-_PATH = re.compile(r"\S*(?:[/\\]|\.(?:py|cc|cpp|cu|c|h|hpp)\b)\S*|\S*\d\S*|(?:\w+\.)+\w*")
+_PLACE = re.compile(r"[/\\\d]|\.(?:py|cc|cpp|cu|c|h|hpp)\b")
+"""What makes a word between blanks a path, an address or a number."""
+_CHAIN = re.compile(r"[\w.]+")
 _WORD = re.compile(r"[A-Za-z_]{2,}")
 _USUAL = re.compile(
     r"errors?|err|exception|what|terminate|called|after|throwing|an|instance|of|runtime_error|nccl|warn(?:ing)?|info"
@@ -50,5 +53,14 @@ def is_quoted(text: str, signature: Signature) -> bool:
     found = signature.expression.search(text) if signature.failure_class in _ENDING else None
     if found is None:
         return False
-    before = _PATH.sub(" ", text[: found.start()])
-    return any(_USUAL.fullmatch(word) is None for word in _WORD.findall(before))
+    return any(_USUAL.fullmatch(word) is None for word in _words(text[: found.start()]))
+
+
+def _words(text: str) -> Iterator[str]:
+    """Yield the words of a text but paths, numbers and names with dots. Cost: its length, whatever a job prints."""
+    for part in text.split():
+        if _PLACE.search(part) is None:
+            for chain in _CHAIN.findall(part):
+                *before, last = chain.split(".")
+                if not before or not before[-1]:
+                    yield from _WORD.findall(last)

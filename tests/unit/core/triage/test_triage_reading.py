@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -197,3 +198,17 @@ def test_there_is_a_sample_of_every_rule() -> None:
 )
 def test_ordinary_words_are_no_signature(text: str) -> None:
     assert signature_of(text) is None
+
+
+def test_an_endless_word_before_a_fault_is_read_once() -> None:
+    """What stands before a fault is of the job: one word of 2,000 letters must not cost as much as a hundred lines."""
+    took_s = []
+    for before in (" ".join(["aaaa"] * 380), "a" * 1_900):
+        began = time.process_time()
+        reader = Reader("log")
+        for rank in range(20):
+            reader.feed(f"[rank{rank}]: {before} CUDA error: uncorrectable ECC error encountered\n".encode())
+        found = reader.findings()
+        took_s.append(time.process_time() - began)
+        assert [one.quoted for one in found.findings] == [True] * 20
+    assert took_s[1] < 10 * took_s[0]
