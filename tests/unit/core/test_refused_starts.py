@@ -41,6 +41,29 @@ def test_the_node_is_taken_out_by_its_health_and_the_run_is_elsewhere_at_once(ca
     assert yard.state.health[where].state is HealthState.QUARANTINED
 
 
+@pytest.mark.parametrize("started", [True, False])
+def test_a_command_that_runs_cannot_say_that_its_node_refused_it(started: bool) -> None:
+    yard = Yard(node("a"), node("b"))
+    run_id = yard.submit(workload("GPU_8xH100"))
+    yard.place()
+    yard.poll(f"{run_id}.0.0")
+    yard.start(f"{run_id}.0.0")
+    yard.exit(f"{run_id}.0.0", Cause.DEVICE, started=started, **REFUSED)
+    assert (yard.state.health, yard.state.cordons) == ({}, {})
+
+
+def test_a_command_that_runs_cannot_speak_of_its_gangs_sum() -> None:
+    said = "preflight: net.all_reduce: the sum over the run's nodes did not end: rank 1 hangs [suspect: b]; next: x"
+    yard = Yard(node("a"), node("b"))
+    run_id = yard.submit(workload("GPU_8xH100", 2))
+    yard.place()
+    for member in range(2):
+        yard.poll(f"{run_id}.0.{member}")
+    yard.start(f"{run_id}.0.0", f"{run_id}.0.1")
+    yard.exit(f"{run_id}.0.0", Cause.NETWORK, started=False, message=said)
+    assert yard.state.health == {}
+
+
 def test_the_others_of_a_gang_are_stopped_for_the_failed_member_not_for_the_drain() -> None:
     yard = Yard(node("a"), node("b"), node("c"))
     run_id = yard.submit(workload("GPU_8xH100", 2))

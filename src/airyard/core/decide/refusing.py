@@ -10,12 +10,12 @@ from airyard.core.commands import HealthReported
 from airyard.core.decide import ailing
 from airyard.core.decide.decision import Decision, Scratch
 from airyard.core.decide.members import PREFLIGHT
-from airyard.core.events import MemberExited
+from airyard.core.events import MemberExited, MemberStarted
 from airyard.core.health import gang_sums
 from airyard.core.health.check_events import refused_start
 from airyard.core.health.facts import HealthEvent
 from airyard.core.ids import MemberKey
-from airyard.core.run import Cause
+from airyard.core.run import Cause, MemberPhase
 from airyard.core.state import ClusterState
 
 
@@ -24,7 +24,7 @@ def with_refusals(state: ClusterState, decision: Decision, now_ms: int) -> Decis
 
     Judged after the members' ends: the attempt has its cause by then, and no drain takes its place.
     """
-    ends = [one for one in decision.events if isinstance(one, MemberExited)]
+    ends = _before_commands(state, decision)
     found = [one for one in ends if one.exit.fault == PREFLIGHT]
     reports = [event for exited in found if (event := _event(state, exited, now_ms)) is not None]
     reports += [event for one in ends for event in _of_gang(state, one, now_ms)]
@@ -34,6 +34,22 @@ def with_refusals(state: ClusterState, decision: Decision, now_ms: int) -> Decis
     scratch.take(decision)
     scratch.take(ailing.report(scratch.state, HealthReported(events=tuple(reports), by=PREFLIGHT), now_ms))
     return Decision(events=tuple(scratch.events), actions=tuple(scratch.actions), reply=decision.reply)
+
+
+def _before_commands(state: ClusterState, decision: Decision) -> list[MemberExited]:
+    """Return the ends of members whose commands had not begun: a command has its runner's token, and says anything."""
+    began = {
+        (one.run_id, one.attempt, one.member) for one in decision.events if isinstance(one, MemberStarted)
+    }
+    ends = []
+    for one in decision.events:
+        if not isinstance(one, MemberExited) or one.exit.started:
+            continue
+        known = state.member(MemberKey(one.run_id, one.attempt, one.member))
+        is_running = known is not None and known[2].phase is MemberPhase.RUNNING
+        if not is_running and (one.run_id, one.attempt, one.member) not in began:
+            ends.append(one)
+    return ends
 
 
 def _event(state: ClusterState, exited: MemberExited, now_ms: int) -> HealthEvent | None:
@@ -59,12 +75,7 @@ def _event(state: ClusterState, exited: MemberExited, now_ms: int) -> HealthEven
 def _of_gang(state: ClusterState, exited: MemberExited, now_ms: int) -> tuple[HealthEvent, ...]:
     """Return what a sum over the member's gang that did not end says of the gang's nodes."""
     exit_ = exited.exit
-    if (
-        exit_.started
-        or exit_.fault
-        or exit_.cause is not Cause.NETWORK
-        or not gang_sums.is_about(exit_.message)
-    ):
+    if exit_.fault or exit_.cause is not Cause.NETWORK or not gang_sums.is_about(exit_.message):
         return ()
     known = state.member(MemberKey(exited.run_id, exited.attempt, exited.member))
     if known is None:
