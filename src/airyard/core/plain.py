@@ -9,7 +9,7 @@ plain where it becomes a fact, once. What is plain already stays as it is.
 from __future__ import annotations
 
 import hashlib
-import math
+import sys
 from collections.abc import Iterable
 
 MESSAGE = 1_000
@@ -22,6 +22,7 @@ NAME = 200
 """Characters of a name or an id."""
 _SPACES = str.maketrans(dict.fromkeys("\t\xa0\u2002\u2003\u2007\u2009\u202f\u3000", " "))
 _MARK_LETTERS = 16
+_LARGEST = sys.float_info.max
 
 
 def plain(text: str, most: int = MESSAGE) -> str:
@@ -51,15 +52,15 @@ def plain_evidence(lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_number(value: object) -> bool:
-    """True for a number that JSON has a word for."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """True for a number that JSON has a word for, and that a float can be."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST
 
 
 def _fitted(text: str, most: int, whole: int) -> str:
     if len(text) <= most:
         return text
     mark = f"… (cut: {whole} characters)"
-    return text[: most - len(mark)] + mark
+    return (text[: max(most - len(mark), 0)] + mark)[:most]
 
 
 def _escaped(text: str) -> str:

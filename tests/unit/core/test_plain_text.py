@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airyard.core import commands as c
@@ -44,7 +44,8 @@ def event(**changes: object) -> HealthEvent:
     return HealthEvent.from_json({**told, **changes})
 
 
-@given(st.text(), st.integers(40, 200))
+@example("\x1b" * 20, 20)
+@given(st.text(), st.integers(1, 200))
 def test_plain_text_is_printable_bounded_and_stays_as_it_is(text: str, most: int) -> None:
     said = plain(text, most)
     assert said.isprintable()
@@ -87,6 +88,12 @@ def test_an_event_is_plain_wherever_it_comes_from() -> None:
 def test_a_check_with_a_value_that_is_no_number_judges_nothing(value: Any) -> None:
     with pytest.raises(ValueError, match="value is no number"):
         CheckResult(check="a.b", status=CheckStatus.PASS, message="m", value=value)
+
+
+@pytest.mark.parametrize("value", [float("inf"), -(10**400), 10**400, True, "3"])
+def test_an_event_with_a_value_that_is_no_number_is_kept_without_it(value: Any) -> None:
+    assert event(value=value).value is None
+    assert event(value=7).value == 7.0
 
 
 def test_nothing_of_a_nodes_health_is_kept_as_it_was_sent() -> None:

@@ -162,7 +162,7 @@ class HealthEvent:
             device=int(device) if device is not None else None,
             device_uuid=str(data.get("device_uuid", "")),
             code=int(code) if code is not None else None,
-            value=float(value) if value is not None else None,
+            value=float(value) if value is not None and is_number(value) else None,
             unit=str(data.get("unit", "")),
             remedy=Remedy(data.get("remedy", Remedy.NONE.value)),
             retest=Retest(data.get("retest", Retest.T1.value)),

@@ -6,7 +6,6 @@ Agents' own events do not come this way: what they cannot know is not asked of t
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import fields
@@ -17,7 +16,7 @@ from airyard.core.errors import Fix, UserError
 from airyard.core.health.blame import COUNTS_MS
 from airyard.core.health.facts import Component, HealthEvent, Remedy, Retest, Severity, Source
 from airyard.core.health.known_rules import facts_of
-from airyard.core.plain import plain
+from airyard.core.plain import is_number, plain
 from airyard.core.policy_rules import listed, near
 from airyard.core.wording import moment
 
@@ -117,7 +116,7 @@ def _number(data: Mapping[str, Any], name: str) -> float | None:
     value = data.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not is_number(value):
         raise ValueError(f"{name}: it is no number")
     return float(value)
 

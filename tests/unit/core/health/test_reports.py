@@ -108,6 +108,8 @@ def test_other_rules_of_the_kernels_log_are_known_too_and_a_word_of_ones_own_goe
         ({"device": -1}, "device: it is no whole number"),
         ({"device": 1.0}, "device: it is no whole number"),
         ({"value": float("nan")}, "value: it is no number"),
+        ({"value": 10**400}, "value: it is no number"),
+        ({"unit": "\x1b" * 21}, "unit: it has 21 characters"),
         ({"severty": "HIGH"}, "there is no field 'severty'; did you mean 'severity'?"),
     ],
 )
