@@ -89,11 +89,14 @@ def _told_exits(findings: Findings) -> list[RankExit]:
 def _first(verdict: FailureCause, findings: Findings) -> FailureCause:
     """Name whom the launcher saw fail first, where the deciding line is of no rank.
 
-    Of ranks that wait for each other the first to give up is no first to fail.
+    Of ranks that wait for each other the first to give up is no first to fail. Each launcher knows its own ranks only:
+    of several the earliest counts, and where two are as early nobody is named.
     """
-    if verdict.first_rank is not None or not findings.first_failed or verdict.rule == "collective.timeout":
+    if verdict.first_rank is not None or verdict.rule == "collective.timeout":
         return verdict
-    return replace(verdict, first_rank=findings.first_failed[0].rank)
+    earliest = min((one.at for one in findings.first_failed), default="")
+    ranks = {one.rank for one in findings.first_failed if one.at == earliest}
+    return replace(verdict, first_rank=ranks.pop()) if len(ranks) == 1 else verdict
 
 
 def _reported(roots: Sequence[Finding]) -> Sequence[Finding]:

@@ -39,7 +39,7 @@ _JOB_WORDS = re.compile(
     rb"|exhausted|out of resource|MPI_ABORT|ctor died|is dead|build stopped|is required|device ordinal"
     rb"|orrupt|magic bytes|end-of-stream|truncated|execve|pair.cc|gloo::|cannot identify"
     rb"|ptxas|fatal  |UNAVAILABLE|DEADLINE|heartbeats|invalid usage|Duplicate GPU|invalid PC|no kernel image"
-    rb"|Root Cause|local_rank: |host +: "
+    rb"|Root Cause|local_rank: |host +: |time {4,}: "
     rb"|must match|cannot be multiplied|KeyboardInterrupt|remote process exited|not initialized|\bRAM\b|em(?:ory)? us"
 )
 """Without one of these no signature can fit. Written in the case in which programs print them: that is what is fast."""
@@ -80,11 +80,12 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstFailed:
-    """Whom a launcher says to have failed first."""
+    """Whom a launcher says to have failed first, of the ranks that it launched. ``at``: its words for the time."""
 
     rank: int
     host: str = ""
     code: int | None = None
+    at: str = ""
 
 
 @dataclass(slots=True)
@@ -126,7 +127,8 @@ _WORKS = re.compile(
 )
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\)")
 _OF_ROOT_CAUSE = re.compile(
-    r"\s*(?:(host) +: (\S+)|(rank) +: (\d{1,6}) \(local_rank: \d+\)|(exitcode) *: (-?\d{1,4})\b)"
+    r"\s*(?:(host) +: (\S+)|(rank) +: (\d{1,6}) \(local_rank: \d+\)|(exitcode) *: (-?\d{1,4})\b"
+    r"|(time) +: (\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d))"
 )
 _ROOT_CAUSE_LINES = 8
 """So long is what torch's launcher says of it."""
@@ -161,7 +163,7 @@ class Reader:
         self._kept: dict[tuple[str, int | None], int] = {}
         self._off_bus = OffBus()
         self._root_cause_at = -_ROOT_CAUSE_LINES
-        self._host_told = ""
+        self._host_told = self._time_told = ""
         self._harmless: set[bytes] = set()
         self._before: KernelLine | None = None
         """The last line of the blocks before that has a heading."""
@@ -313,9 +315,9 @@ class Reader:
             self._found.memory_shares.append(share)
 
     def _root_cause(self, text: str, number: int) -> None:
-        """Take in what torch's launcher says of the first failure, a line each: host, rank, exit code."""
+        """Take in what torch's launcher says of the first failure, a line each: time, host, rank, exit code."""
         if _ROOT_CAUSE.search(text) is not None:
-            self._root_cause_at, self._host_told = number, ""
+            self._root_cause_at, self._host_told, self._time_told = number, "", ""
             return
         if not 0 < number - self._root_cause_at <= _ROOT_CAUSE_LINES:
             return
@@ -325,9 +327,11 @@ class Reader:
         if found[1]:
             self._host_told = found[2]
         elif found[3] and len(told) < KEPT_LINES:
-            told.append(FirstFailed(rank=int(found[4]), host=self._host_told))
+            told.append(FirstFailed(rank=int(found[4]), host=self._host_told, at=self._time_told))
         elif found[5] and told and told[-1].code is None:
             told[-1] = replace(told[-1], code=int(found[6]))
+        elif found[7]:
+            self._time_told = found[8]
 
     def _collective(self, text: str, number: int, rank: int | None) -> None:
         if len(self._found.collectives) >= KEPT_FINDINGS:

@@ -125,6 +125,20 @@ def test_the_launcher_says_who_failed_first(code: str, rule: str) -> None:
     assert (found.first_rank, found.rule, found.blamed_node) == (10, rule, "")
 
 
+def test_of_several_launchers_the_earliest_says_who_failed_first() -> None:
+    def of_node(rank: int, second: int) -> str:
+        said = ROOT_CAUSE.format(code="1").replace("rank      : 10", f"rank      : {rank}")
+        return said.replace("10:00:00", f"10:00:{second:02}")
+
+    findings = Findings()
+    for text in (of_node(2, 31), of_node(10, 0), of_node(18, 31)):
+        reader = Reader("train.log")
+        reader.feed(text.encode())
+        findings.merge(reader.findings())
+    assert judge(findings).first_rank == 10
+    assert of_logs(of_node(2, 31) + of_node(18, 31)).first_rank is None, "the same second says nothing"
+
+
 def test_a_rank_of_another_failure_is_not_the_first() -> None:
     others = "Failures:\n[1]:\n  host      : n1\n  rank      : 4 (local_rank: 0)\n  exitcode  : 1\n"
     assert of_logs(others + ROOT_CAUSE.format(code="1")).first_rank == 10
