@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterator
 from airyard.checks import nvml
 from airyard.checks.contract import Check, Probe, Site, Thresholds, failed, passed, skipped, unknown, warned
 from airyard.checks.nvml import Gpu, Gpus
-from airyard.core.health.clock_reasons import is_brake_alone
+from airyard.core.health.clock_reasons import SLOWED, is_brake_alone
 from airyard.core.health.facts import CheckResult, Component, Remedy, Retest
 
 Read = tuple[Gpus, int | None]
 """What was read, and how many GPUs there should be."""
 
-HARD_REASONS = 0x0E8
-"""Clock reasons that say something at idle: hardware slowdown, thermal slowdowns, power brake."""
 _REASONS = {
     0x008: "hardware slowdown",
     0x020: "thermal slowdown",
@@ -331,7 +329,7 @@ _OF_ALL = frozenset({_answers, _recovery})
 def _clocks(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     if gpu.clock_reasons is None:
         return None
-    found = gpu.clock_reasons & HARD_REASONS
+    found = gpu.clock_reasons & SLOWED
     if not found:
         return fine("gpu.clocks")
     words = ", ".join(words for bit, words in _REASONS.items() if found & bit)

@@ -15,7 +15,7 @@ from typing import Any
 
 from airyard.checks.contract import Thresholds, failed, passed, skipped
 from airyard.checks.nvml import LOST
-from airyard.core.health.clock_reasons import is_brake_alone
+from airyard.core.health.clock_reasons import HARD, is_brake_alone
 from airyard.core.health.facts import CheckResult, Component, Remedy, Retest
 
 NAME = "compute.load"
@@ -25,7 +25,6 @@ _AT_WORK = 50
 _STEADY = 3
 """Readings under load after which a link has come up to its speed."""
 _SLOWED_BY = {0x008: "hardware slowdown", 0x040: "hardware thermal", 0x080: "power brake"}
-_HARD = 0x0C8
 _SHARE = 0.1
 """So much of the readings under load have to be slowed down: one may be the ramp of a power limit."""
 _LINK_COUNTERS = {214: "failed NVLink recoveries", 215: "NVLink recoveries"}
@@ -122,7 +121,7 @@ class Watch:
 
 def _take(kept: Worked, ask: Any, handle: Any) -> None:
     kept.readings += 1
-    reasons = int(ask("nvmlDeviceGetCurrentClocksEventReasons", handle) or 0) & _HARD
+    reasons = int(ask("nvmlDeviceGetCurrentClocksEventReasons", handle) or 0) & HARD
     kept.reasons |= reasons
     kept.slowed += bool(reasons)
     margin = ask("nvmlDeviceGetMarginTemperature", handle)

@@ -69,8 +69,8 @@ class Nursed:
         self._struck_s: dict[int, float] = {}
         """The number of a fault → when it struck last."""
         self._seeing: Ill | None = None
-        self._at_start = False
         """What is being reported just now, if it is there."""
+        self._at_start = False
         self._do(commands.BeginEpoch(version="sim"))
         for name in world.nodes:
             seen = commands.MachineSeen(

@@ -20,8 +20,8 @@ from airyard.sim.reliability.world import World
 ETTR_AIM = 0.97
 ALONE_AIM = 0.9
 FALSE_CORDONS_AIM = 0.2
-KERNEL_CORDON_AIM_S, POLLED_CORDON_AIM_S = 15.0, 60.0
 """At most, per 1,000 node-days."""
+KERNEL_CORDON_AIM_S, POLLED_CORDON_AIM_S = 15.0, 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
