@@ -136,7 +136,8 @@ def _print(app: App, results: Sequence[CheckResult], everything: bool) -> None:
             continue  # a probe that is late says so once, not for each of its checks
         told = result.message
         word = formats.paint(f"{status.lower():<7}", _COLOURS[status], colour)
-        app.console.text(f"{word} {result.check:<22} {result.message}")
+        limit = f" (limit: {result.details['limit']})" if "limit" in result.details else ""
+        app.console.text(f"{word} {result.check:<22} {result.message}{limit}")
         if result.next_step and status != "PASS":
             app.console.text(f"{'':<30} next: {result.next_step}")
     said = ", ".join(f"{count} {status.lower()}" for status, count in sorted(counts.items()))

@@ -55,7 +55,6 @@ _OF_THE_HOST = frozenset(
 )
 _GRAVE: dict[KernelKind, Severity] = {
     # What runs goes on for now: it may leave in its own time.
-    KernelKind.DRIVER_MISMATCH: Severity.HIGH,
     KernelKind.LOCKUP: Severity.HIGH,
     # Which disk it is, and whether anybody uses it, a line does not say: a suspicion, until a write fails.
     KernelKind.DISK: Severity.HIGH,
@@ -75,6 +74,11 @@ _RETEST: dict[KernelKind, Retest] = {
     KernelKind.NIC: Retest.T4,
     KernelKind.MEMORY_UNCORRECTED: Retest.T2,
 }
+
+
+_CLIENT = (
+    "a program has a library of another version than the driver: as a rule its container's or environment's"
+)
 
 
 class KernelWatch:
@@ -110,6 +114,13 @@ class KernelWatch:
 
     def _one(self, finding: KernelFinding, burst: list[KernelFinding], now_ms: int) -> list[Sighting]:
         event = finding.event
+        if event.kind is KernelKind.DRIVER_MISMATCH:
+            # Any program with a library of another driver brings it about; of the host's own NVML tells.
+            return [
+                replace(
+                    _soft(finding, Severity.INFO, _CLIENT), rule="driver.client", component=Component.DRIVER
+                )
+            ]
         fault = single(finding, burst)
         if fault is not None and fault.hard and fault.failure_class is not FailureClass.USER:
             told = next(

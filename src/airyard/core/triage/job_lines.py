@@ -36,6 +36,11 @@ _PREFIXES = (
         ),
         "logger",  # vLLM and others: level, time, [file.py:line]
     ),
+    (
+        re.compile(r'\{(?:[^{}]{0,400}?,)? ?"(?:msg|message|event|error|exception|exc_info)" ?: ?"'),
+        "logger",  # one JSON object a line
+    ),
+    (re.compile(r"\+?[-+| ]*\| +"), "logger"),  # of an exception in a group
     (re.compile(r"[\[(]?(?:" + _STAMP + r")[\])]?(?: UTC)?:? ?(?:- |\| )?"), "stamp"),
     (re.compile(r"(?P<host>[a-zA-Z][\w.-]*\d[\w.-]*|\d{1,3}(?:\.\d{1,3}){3})(?:: | \| )(?=\S)"), "host"),
 )

@@ -30,6 +30,8 @@ DESYNC = 1_000
 """Ranks of one group whose counts of collectives differ by so many run programs that differ."""
 FULL = 0.9
 """A share of the host's memory from which a killed process was killed for memory."""
+SPOKEN = 0.5
+"""Confidence of what may be spoken of only; below that from which a verdict excuses a retry."""
 _EVIDENCE = 6
 _YEAR_MS = 365 * 86_400_000
 
@@ -270,14 +272,16 @@ def _of_root(root: Finding, findings: Findings, fault: MachineFault | None) -> F
         and fault.failure_class is not FailureClass.USER
     )
     same = [each for each in findings.findings if each.signature.rule == signature.rule and each is not root]
+    # Other words before it: it may be spoken of only, which is no ground to touch a node.
+    spoken = root.quoted and not confirmed and all(each.quoted for each in same)
     return FailureCause(
         failure_class=signature.failure_class,
         cause=signature.cause,
-        action=signature.action,
+        action=Action.RETRY_ELSEWHERE if spoken else signature.action,
         rule=signature.rule,
         message=signature.message,
-        next_step=signature.next_step,
-        confidence=signature.confidence,
+        next_step=_STEPS[Action.RETRY_ELSEWHERE] if spoken else signature.next_step,
+        confidence=min(signature.confidence, SPOKEN) if spoken else signature.confidence,
         first_rank=root.rank,
         blamed_node=root.host if _blames(signature.failure_class) else "",
         blamed_device=_device(root) if signature.failure_class is FailureClass.HARDWARE else "",

@@ -122,11 +122,20 @@ _KMSG = re.compile(r"(\d+),(\d+),(\d+),[^;]*;(.*)", re.S)
 _DMESG_X = re.compile(r"(\w+) *:\w+ *: *(.*)", re.S)
 _APART = re.compile(r"\[ *\+\d+\.\d+\] ?(.*)", re.S)
 """Of ``dmesg --time-format delta``: the time since the line before."""
-_UPTIME = re.compile(r"\[ *(\d+)\.(\d+)\] ?(.*)", re.S)
+_UPTIME = re.compile(r"\[ *(\d+)\.(\d+)(?: +<[ \d.]+>)?\] ?(.*)", re.S)
+_MINUTE = re.compile(r"\[(\w{3} +\d+ +\d\d:\d\d)\] ?(.*)", re.S)
+"""Of ``dmesg -H``: the first line of each minute."""
+_PRIORITY = re.compile(r"<(\d{1,3})>(?:1 )?(.*)", re.S)
+"""Of ``dmesg -r`` and of syslog as it is sent: facility and level in one number."""
+_CALLER = re.compile(r"\[ *[TC]\d+\] ?")
+"""Which thread or processor wrote it, where the kernel is built to say so."""
+_MONOTONIC = re.compile(r"(\S+) kernel: (.*)", re.S)
+"""What follows the time in ``journalctl -o short-monotonic``, of the kernel."""
 _HUMAN = re.compile(r"\[(\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})\] ?(.*)", re.S)
 _SYSLOG = re.compile(
-    r"(\w{3} +\d+ \d\d:\d\d:\d\d(?:\.\d+)?"
-    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)?) (\S+) (\S+?)(?:\[\d+\])?: (.*)",
+    r"(?:\w{3} (?=\d{4}-))?(\w{3} +\d+ \d\d:\d\d:\d\d(?:\.\d+)?|\d{9,11}\.\d{3,9}"
+    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d| [A-Z]{3,5}(?= ))?) (\S+) "
+    r"(?:(\S+?)(?:\[\d+\])?:|(\S+) - - -) (.*)",
     re.S,
 )
 _ISO_ALONE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}(?:Z|[+-]\d\d:?\d\d)) (.*)", re.S)
@@ -141,12 +150,14 @@ def parse_line(line: str) -> KernelLine | None:
         return None
     found = _KMSG.fullmatch(line)
     if found is not None:
-        number = int(found[1]) >> 3
-        facility = _FACILITIES[number] if number < len(_FACILITIES) else f"facility {number}"
+        facility = _facility(int(found[1]) >> 3)
         return KernelLine(text=found[4], facility=facility, uptime_ms=int(found[3]) // 1000)
     if line.startswith("{") and (entry := _journal_entry(line)) is not None:
         return entry
     facility = ""
+    found = _PRIORITY.fullmatch(line)
+    if found is not None:
+        facility, line = _facility(int(found[1]) >> 3), found[2]
     found = _DMESG_X.fullmatch(line)
     if found is not None and found[1] in _FACILITIES:
         facility, line = found[1], found[2]
@@ -157,18 +168,46 @@ def parse_line(line: str) -> KernelLine | None:
         return KernelLine(text=found[2], facility=facility, at_ms=stamp_ms(found[1]))
     found = _SYSLOG.fullmatch(line)
     if found is not None:
-        at_ms, host, line = stamp_ms(found[1]), found[2], found[4]
-        if found[3].lower() not in _KERNEL_TAGS:
-            facility = facility or f"tag {found[3]}"
+        at_ms, host, line = _stamp(found[1]), found[2], found[5]
+        tag = found[3] or found[4]
+        if tag.lower() not in _KERNEL_TAGS:
+            facility = facility or f"tag {tag}"
+        elif not facility and at_ms is None:
+            facility = "kern"
     found = _HUMAN.fullmatch(line)
     if found is not None:
-        return KernelLine(text=found[2], facility=facility, at_ms=stamp_ms(found[1]), host=host)
+        return KernelLine(text=_plain(found[2]), facility=facility, at_ms=stamp_ms(found[1]), host=host)
     found = _UPTIME.fullmatch(line)
     if found is not None:
         uptime_ms = int(found[1]) * 1000 + int(found[2][:3].ljust(3, "0"))
-        return KernelLine(text=found[3], facility=facility, at_ms=at_ms, uptime_ms=uptime_ms, host=host)
+        text = _plain(found[3])
+        told = _MONOTONIC.fullmatch(text)
+        if told is not None:
+            host, text = told[1], told[2]
+        return KernelLine(text=text, facility=facility, at_ms=at_ms, uptime_ms=uptime_ms, host=host)
     found = _APART.fullmatch(line)
-    return KernelLine(text=found[1] if found is not None else line, facility=facility, at_ms=at_ms, host=host)
+    minute = _MINUTE.fullmatch(line)
+    if minute is not None:
+        return KernelLine(text=_plain(minute[2]), facility=facility or "kern", host=host)
+    text = _plain(found[1] if found is not None else line)
+    return KernelLine(text=text, facility=facility, at_ms=at_ms, host=host)
+
+
+def _plain(text: str) -> str:
+    """Return a message without the caller before it."""
+    return text[found.end() :] if (found := _CALLER.match(text)) is not None else text
+
+
+def _stamp(text: str) -> int | None:
+    """Return the time of a heading; seconds since 1970 with a fraction are one, too."""
+    if text[:9].isdigit():
+        seconds, _, fraction = text.partition(".")
+        return int(seconds) * 1000 + int(fraction[:3])
+    return stamp_ms(text)
+
+
+def _facility(number: int) -> str:
+    return _FACILITIES[number] if number < len(_FACILITIES) else f"facility {number}"
 
 
 def _journal_entry(line: str) -> KernelLine | None:
@@ -258,12 +297,14 @@ _MESSAGES: tuple[tuple[KernelKind, re.Pattern[str]], ...] = (
     _rule(
         KernelKind.LOCKUP,
         r"(?:NMI )?(?:watchdog: )?BUG: soft lockup - CPU",
-        r"(?:NMI )?watchdog: Watchdog detected hard LOCKUP",
-        r"(?:rcu: )?INFO: rcu\w* .*detected (?:expedited )?stalls",
+        r"(?:NMI )?watchdog: (?:CPU\d+: )?Watchdog detected hard LOCKUP",
+        r"(?:rcu: )?INFO: rcu\w* .*detected (?:expedited )?stalls?\b",
     ),
     _rule(
         KernelKind.MEMORY_UNCORRECTED,
-        r"EDAC \w+: (?:\d+ )?UE .*\b(?:on|page)\b",
+        r"EDAC \w+: (?:\d+ )?UE .*\b(?:on|page|row)\b",
+        r"mce: Uncorrected hardware memory error",
+        r"Memory failure: 0x[0-9a-f]+: .*hardware memory corruption",
         r"(?:mce: |\{\d+\})?\[Hardware Error\].*(?:uncorrected|event severity: (?:fatal|recoverable))",
     ),
     _rule(

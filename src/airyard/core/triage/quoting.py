@@ -21,6 +21,16 @@ _REPORTS = re.compile(
     r"|Lightning|Dist|Backend|Engine|Worker|Actor|Node|Rendezvous|Launch|Store|Process)\w*)?(?:Error|Exception)"
 )
 """Exceptions by which drivers, libraries and launchers report. All others are of programs themselves, or of Python."""
+_OF_PYTHON = re.compile(
+    r"(?:Value|Type|Key|Index|Attribute|Name|Assertion|ZeroDivision|NotImplemented|UnboundLocal|Recursion|Lookup|Overflow"
+    r"|JSONDecode|UnicodeDecode|UnicodeEncode|Import|ModuleNotFound)Error"
+)
+_OF_LIBRARY = re.compile(
+    r"(?:\b(?:CUDA|NCCL|NVML|HIP)\b[\w ]*|\bcu[A-Z]\w+|\bcuda[A-Z]\w+|\bnccl[A-Z]\w+)(?: failed| error)*: ?$"
+)
+"""What stands before a fault where a library itself reports it, in whatever exception."""
+_OWN_CLASS = re.compile(r"(?:[a-z_]\w*\.)+[A-Z]\w*: ")
+_SEVERE = re.compile(r"(?:ERROR|CRITICAL|FATAL)\b", re.IGNORECASE)
 _PLACE = re.compile(r"[/\\\d]|\.(?:py|cc|cpp|cu|c|h|hpp)\b")
 """What makes a word between blanks a path, an address or a number."""
 _CHAIN = re.compile(r"[\w.]+")
@@ -29,9 +39,11 @@ _USUAL = re.compile(
     r"errors?|err|exception|what|terminate|called|after|throwing|an|instance|of|runtime_error|nccl|warn(?:ing)?|info"
     r"|fatal|critical|debug|cuda|cudnn|cublas|nvml|gpu|fail(?:ure|ed)?|rank|rdzv|caught|traceback|python|process|group"
     r"|watchdog|thread|terminated|with|unhandled|the|main|net|ib|async|system|call|last|stderr|stdout|to|initialize"
-    r"|training|job|run|worker|trainer|torch|distributed|on|in|by|reason|root|cause|\w*Error\w*|\w*Exception",
+    r"|training|job|run|worker|trainer|torch|distributed|on|in|by|reason|root|cause|call|initializing|device|ordinal|returned|line|file|check|\w*Error\w*|\w*Exception",
     re.IGNORECASE,
 )
+_IDENTIFIER = re.compile(r"[A-Z_]+|\w*[a-z][A-Z]\w*|[A-Z]{2,}[a-z]\w*")
+"""A name of code, not a word of a sentence."""
 
 
 def spoken_of(text: str) -> Signature | None:
@@ -40,9 +52,22 @@ def spoken_of(text: str) -> Signature | None:
     if signature is None or signature.failure_class not in MACHINES:
         return signature
     named = _EXCEPTION.match(text)
-    if named is None or _REPORTS.fullmatch(named[1]) is not None:
+    if named is None:
+        own = _OWN_CLASS.match(text)
+        return None if own is not None and not _reports(text, signature) else signature
+    if _REPORTS.fullmatch(named[1]) is not None:
+        return signature
+    if _OF_PYTHON.fullmatch(named[1]) is None and _reports(text, signature):
         return signature
     return signature_of(f"{named[0]} it")
+
+
+def _reports(text: str, signature: Signature) -> bool:
+    """Return whether a library's own words lead to the fault, or the exception is named for it."""
+    found = signature.expression.search(text)
+    if found is None:
+        return False
+    return _OF_LIBRARY.search(text[: found.start()]) is not None or " " not in text[: found.end()]
 
 
 def is_quoted(text: str, signature: Signature) -> bool:
@@ -53,7 +78,10 @@ def is_quoted(text: str, signature: Signature) -> bool:
     found = signature.expression.search(text) if signature.failure_class in _ENDING else None
     if found is None:
         return False
-    return any(_USUAL.fullmatch(word) is None for word in _words(text[: found.start()]))
+    before = text[: found.start()]
+    if _SEVERE.match(text) is not None and _OF_LIBRARY.search(before) is not None:
+        return False
+    return any(not (_USUAL.fullmatch(word) or _IDENTIFIER.fullmatch(word)) for word in _words(before))
 
 
 def _words(text: str) -> Iterator[str]:

@@ -77,7 +77,7 @@ def xid(code: int, rest: str = "", pci: str = PCI) -> str:
         ),
         ("watchdog: BUG: soft lockup - CPU#3 stuck for 26s!", "host.lockup", "HIGH", Component.HOST, Remedy.NONE),
         ("blk_update_request: I/O error, dev sda, sector 9", "disk.error", "HIGH", Component.DISK, Remedy.NONE),
-        ("NVRM: API mismatch: the client has version 1", "driver.mismatch", "HIGH", Component.DRIVER, Remedy.REBOOT),
+        ("NVRM: API mismatch: the client has version 1", "driver.client", "INFO", Component.DRIVER, Remedy.NONE),
         ("Killed process 991 (python3) total-vm:1kB", "host.oom", "INFO", Component.HOST, Remedy.NONE),
         ("nfs: server n1 not responding, timed out", "storage.nfs", "INFO", Component.STORAGE, Remedy.NONE),
         (

@@ -29,6 +29,19 @@ def event_of(text: str) -> KernelEvent | None:
         (f"kern  :err   : 2025-03-04T11:00:00,250000+01:00 {XID}", None, 1_741_082_400_250),
         (f"3,901,123456789,-;{XID}", 123_456, None),
         (XID, None, None),
+        (f"[  123.456789][ T1234] {XID}", 123_456, None),
+        (f"[  123.456789] [    C3] {XID}", 123_456, None),
+        (f"Mar  4 10:00:00 n3 kernel: [  123.456789][ T77] {XID}", 123_456, 5_392_800_000),
+        (f"Mar  4 10:00:00 n3 kernel: [T77] {XID}", None, 5_392_800_000),
+        (f"<3>[  123.456789] {XID}", 123_456, None),
+        (f"<3>Mar  4 10:00:00 n3 kernel: {XID}", None, 5_392_800_000),
+        (f"<3>1 2025-03-04T10:00:00Z n3 kernel - - - {XID}", None, 1_741_082_400_000),
+        (f"Tue 2025-03-04 10:00:00 UTC n3 kernel: {XID}", None, 1_741_082_400_000),
+        (f"1741082400.250000 n3 kernel: {XID}", None, 1_741_082_400_250),
+        (f"[  123.456789] n3 kernel: {XID}", 123_456, None),
+        (f"[Mar  4 10:00] {XID}", None, None),
+        (f"[  +0.000006] {XID}", None, None),
+        (f"[  123.456789 <    0.000001>] {XID}", 123_456, None),
     ],
 )
 def test_the_forms_of_a_heading(text: str, uptime_ms: int | None, at_ms: int | None) -> None:
@@ -143,3 +156,37 @@ def test_a_gpu_that_left_the_bus_is_named_some_lines_before() -> None:
 def test_no_text_is_too_odd(text: str) -> None:
     event_of(text)
     event_of(f"NVRM: Xid (PCI:0000:3b:00): {text}")
+
+
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "<12>[  123.456789] ",
+        "<12>Mar  4 10:00:00 n3 kernel: ",
+        "Tue 2025-03-04 10:00:00 UTC n3 python[7]: ",
+        "1741082400.250000 n3 python[7]: ",
+        "[  123.456789] n3 python[7]: ",
+        "2025-03-04T10:00:00Z n3 python - - - ",
+    ],
+)
+def test_what_others_wrote_is_not_the_kernels_in_any_form(heading: str) -> None:
+    assert event_of(f"{heading}{XID}") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("watchdog: CPU3: Watchdog detected hard LOCKUP on cpu 3", KernelKind.LOCKUP),
+        ("rcu: INFO: rcu_sched self-detected stall on CPU", KernelKind.LOCKUP),
+        ("EDAC MC0: UE row 0, channel-a= 0 labels", KernelKind.MEMORY_UNCORRECTED),
+        ("mce: Uncorrected hardware memory error in user-access at 7d3a5", KernelKind.MEMORY_UNCORRECTED),
+        (
+            "Memory failure: 0x7d3a5: Sending SIGBUS to python:1234 due to hardware memory corruption",
+            KernelKind.MEMORY_UNCORRECTED,
+        ),
+    ],
+)
+def test_further_words_of_the_kernel(text: str, kind: KernelKind) -> None:
+    event = event_of(f"3,901,123456789,-,caller=T7;{text}")
+    assert event is not None
+    assert event.kind is kind

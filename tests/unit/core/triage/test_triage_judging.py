@@ -291,6 +291,9 @@ KEY_ERROR = "Traceback (most recent call last):\n  File \"t.py\", line 3, in <mo
         f"pkg.errors.JSONDecodeError: {ECC}: line 1 column 1\n",
         f"AssertionError: assert 'a' == '{ECC}'\n",
         "MyError: GPU is lost\n",
+        f'{{"level":"warning","msg":"peer n4 reported: {ECC}"}}\n{{"level":"error","msg":"ValueError: bad shape"}}\n',
+        "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)\n"
+        "    | ValueError: GPU has fallen off the bus (label)\n",
         "my.ConfigError: Driver/library version mismatch: plugin 3 vs lib 4\n",
         'Traceback (most recent call last):\n  File "t.py", line 3, in f\n'
         "    if 'uncorrectable ECC error' in str(e): raise\n"
@@ -315,6 +318,9 @@ def test_a_fault_that_a_program_only_speaks_of_is_not_why_it_ended(log: str) -> 
         f"[rank3]: torch.AcceleratorError: {ECC}\n{KEY_ERROR}",
         f"pynvml.NVMLError_GpuIsLost: GPU is lost\n{KEY_ERROR}",
         f"Exception: {ECC}\n",
+        f"lightning.fabric.utilities.exceptions.MisconfigurationException: Training stopped: {ECC}\n",
+        "pycuda._driver.LogicError: cuCtxSynchronize failed: uncorrectable ECC error encountered\n",
+        f"ERROR: step 12 failed: {ECC}\n{KEY_ERROR}",
         f"ray.exceptions.RayTaskError(RuntimeError): {ECC}\n",
         f"2025-11-02 10:00:00,123 ERROR train.py:88 Exception: {ECC}\n{KEY_ERROR}",
         f"terminate called after throwing an instance of 'c10::Error'\n  what():  {ECC}\n{KEY_ERROR}",
@@ -328,3 +334,16 @@ def test_one_that_it_reports_is_though_its_own_errors_follow(log: str) -> None:
 def test_what_another_rank_speaks_of_is_not_weighed_against_this_ones_error() -> None:
     log = f"[rank1]: trainer says {ECC}\n[rank0]: KeyError: 'k'\n"
     assert verdict(log).failure_class is FailureClass.HARDWARE
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        f'RuntimeError: refusing to start: last job ended with "{ECC}"; set FORCE=1\n',
+        f'  --replay TEXT  one of "{ECC}"\ntrain.py: error: unrecognized arguments: --lr\n',
+    ],
+)
+def test_what_may_only_be_spoken_of_touches_no_node(log: str) -> None:
+    found = verdict(log)
+    assert (found.action, found.confidence) == (Action.RETRY_ELSEWHERE, 0.5)
+    assert not found.confirmed
