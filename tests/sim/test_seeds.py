@@ -23,6 +23,8 @@ NOT_YET = {"cause: DATA", "cause: STORAGE"}
 # An attempt's, or of times far beyond a simulation.
 NEVER_OF_A_RUN = {"run: PREEMPTED", "run: LOST"}
 NEVER_SEEN = {"event: KeysExpired", "event: RunRemoved"}
+# Nodes here are in no rack, and nobody brakes their power: contract/server/test_facility_incidents lives through these.
+NEVER_SEEN |= {"event: SlowdownSeen", "event: FacilityIncidentBegan", "event: FacilityIncidentEnded"}
 
 _seen: dict[int, Counter[str]] = {}
 

@@ -480,31 +480,31 @@ def test_a_backlog_of_one_who_never_answers_delays_nobody_else(site: Site) -> No
     with Receiver([HANG] * 10_000) as hangs, Receiver() as well:
         fleet = (to_fleet(hangs.url), to_fleet(well.url))
         backlog(site, 300)
-        site.notify(fleet=fleet, within_s=2.0)
+        site.notify(fleet=fleet, within_s=10.0)
         well.until(300, timeout=90)
         assert site.store.queues() == {queue_of("", hangs.url): 300}
         began = time.monotonic()
         backlog(site, 1)
         well.until(301)
-        assert time.monotonic() - began < 2.0, "it does not wait for the one that hangs"
+        assert time.monotonic() - began < 8.0, "it does not wait for the one that hangs"
         assert len(hangs.received) < 60, "it is let rest, whichever of its messages is next"
 
 
 def test_many_dead_receivers_of_one_owner_leave_room_for_those_that_answer(site: Site) -> None:
     with ExitStack() as stack, Receiver() as well, Receiver() as fresh:
-        deaf = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(20)]
+        deaf = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(10)]
         dead = [f"http://127.0.0.1:{one.getsockname()[1]}/" for one in deaf]  # they take it and never answer
-        site.notify(fleet=tuple(to_fleet(url) for url in (*dead, well.url)), within_s=3.0)
+        site.notify(fleet=tuple(to_fleet(url) for url in (*dead, well.url)), within_s=8.0)
         backlog(site, 1)
-        well.until(1)
+        well.until(1, timeout=90)
         for count in range(2, 6):
             began = time.monotonic()
             backlog(site, 1)
             well.until(count)
-            assert time.monotonic() - began < 2.0
+            assert time.monotonic() - began < 6.0, "less than one of the dead ones takes"
             time.sleep(1.0)
         run_id = site.run(rule(fresh.url))
-        fresh.until(1, timeout=5)
+        fresh.until(1, timeout=8)
         assert site.ended(run_id).state is MessageState.DELIVERED
 
 
