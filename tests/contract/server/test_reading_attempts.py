@@ -88,6 +88,7 @@ def test_only_what_was_seen_of_its_nodes_and_devices_in_its_time_is_the_attempts
         seen(ended_ms, 8, node="b", severity=Severity.INFO),
         seen(ended_ms, 9, node="b", confirmed=False, source=Source.JOB_LOG),
     ]
+    yard.later(120)
     yard.do(c.HealthReported(events=tuple(told)))
     found = {event.event_id: event for event in health_events(yard.state, attempt)}
     assert set(found) == {"e2", "e3", "e5", "e9"}
