@@ -33,7 +33,7 @@ AGENT = """
 import sys
 from airyard.node import agent, preflight
 # The stand-in is found by the loader's own variable, which the machine's real environment does not have.
-preflight.inherited = dict
+preflight.of_checks = dict
 sys.exit(agent.main())
 """
 LONG = """
