@@ -273,7 +273,8 @@ def _of_root(root: Finding, findings: Findings, fault: MachineFault | None) -> F
     )
     same = [each for each in findings.findings if each.signature.rule == signature.rule and each is not root]
     # Other words before it: it may be spoken of only, which is no ground to touch a node.
-    spoken = root.quoted and not confirmed and all(each.quoted for each in same)
+    of_part = signature.failure_class is FailureClass.HARDWARE
+    spoken = of_part and root.quoted and not confirmed and all(each.quoted for each in same)
     return FailureCause(
         failure_class=signature.failure_class,
         cause=signature.cause,

@@ -25,21 +25,24 @@ _OF_PYTHON = re.compile(
     r"(?:Value|Type|Key|Index|Attribute|Name|Assertion|ZeroDivision|NotImplemented|UnboundLocal|Recursion|Lookup|Overflow"
     r"|JSONDecode|UnicodeDecode|UnicodeEncode|Import|ModuleNotFound)Error"
 )
-_OF_LIBRARY = re.compile(
-    r"(?:\b(?:CUDA|NCCL|NVML|HIP)\b[\w ]*|\bcu[A-Z]\w+|\bcuda[A-Z]\w+|\bnccl[A-Z]\w+)(?: failed| error)*: ?$"
-)
+_OF_LIBRARY = re.compile(r"\b(?:CUDA|NCCL|NVML|HIP)\b[\w ]*: ?$|\b(?:cu|cuda|nccl)[A-Z]\w+(?: failed)?: ?$")
 """What stands before a fault where a library itself reports it, in whatever exception."""
+_LEADS = 80
+"""So much of what stands before can be a library's own words."""
 _OWN_CLASS = re.compile(r"(?:[a-z_]\w*\.)+[A-Z]\w*: ")
-_SEVERE = re.compile(r"(?:ERROR|CRITICAL|FATAL)\b", re.IGNORECASE)
+_BEGINS = re.compile(r"(?:\w+ )?(?:Fatal )?(?:[\w.]*(?:Error|Exception)|CRITICAL|FATAL)\b", re.IGNORECASE)
+_MARKS = re.compile(r"[\"'`<]")
+"""What begins a quotation."""
 _PLACE = re.compile(r"[/\\\d]|\.(?:py|cc|cpp|cu|c|h|hpp)\b")
 """What makes a word between blanks a path, an address or a number."""
 _CHAIN = re.compile(r"[\w.]+")
 _WORD = re.compile(r"[A-Za-z_]{2,}")
 _USUAL = re.compile(
     r"errors?|err|exception|what|terminate|called|after|throwing|an|instance|of|runtime_error|nccl|warn(?:ing)?|info"
-    r"|fatal|critical|debug|cuda|cudnn|cublas|nvml|gpu|fail(?:ure|ed)?|rank|rdzv|caught|traceback|python|process|group"
-    r"|watchdog|thread|terminated|with|unhandled|the|main|net|ib|async|system|call|last|stderr|stdout|to|initialize"
-    r"|training|job|run|worker|trainer|torch|distributed|on|in|by|reason|root|cause|call|initializing|device|ordinal|returned|line|file|check|\w*Error\w*|\w*Exception",
+    r"|fatal|critical|debug|cuda|cudnn|cublas|nvml|gloo|gpu|fail(?:ure|ed)?|rank|rdzv|caught|traceback|python|process"
+    r"|group|watchdog|thread|terminated|with|unhandled|the|main|net|ib|async|system|call|last|stderr|stdout|to|job|run"
+    r"|initialize|initializing|training|worker|trainer|torch|distributed|on|in|by|reason|root|cause|device|ordinal"
+    r"|returned|line|file|check|\w*Error\w*|\w*Exception",
     re.IGNORECASE,
 )
 _IDENTIFIER = re.compile(r"[A-Z_]+|\w*[a-z][A-Z]\w*|[A-Z]{2,}[a-z]\w*")
@@ -63,11 +66,11 @@ def spoken_of(text: str) -> Signature | None:
 
 
 def _reports(text: str, signature: Signature) -> bool:
-    """Return whether a library's own words lead to the fault, or the exception is named for it."""
+    """Return whether a library's own words lead to the fault, or are it."""
     found = signature.expression.search(text)
     if found is None:
         return False
-    return _OF_LIBRARY.search(text[: found.start()]) is not None or " " not in text[: found.end()]
+    return " " not in found[0] or _OF_LIBRARY.search(text[: found.start()][-_LEADS:]) is not None
 
 
 def is_quoted(text: str, signature: Signature) -> bool:
@@ -79,8 +82,8 @@ def is_quoted(text: str, signature: Signature) -> bool:
     if found is None:
         return False
     before = text[: found.start()]
-    if _SEVERE.match(text) is not None and _OF_LIBRARY.search(before) is not None:
-        return False
+    if _BEGINS.match(text) is not None and _MARKS.search(before) is None and _reports(text, signature):
+        return False  # an error in which a library speaks, whatever the program says of it
     return any(not (_USUAL.fullmatch(word) or _IDENTIFIER.fullmatch(word)) for word in _words(before))
 
 

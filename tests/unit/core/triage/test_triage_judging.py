@@ -324,11 +324,15 @@ def test_a_fault_that_a_program_only_speaks_of_is_not_why_it_ended(log: str) -> 
         f"ray.exceptions.RayTaskError(RuntimeError): {ECC}\n",
         f"2025-11-02 10:00:00,123 ERROR train.py:88 Exception: {ECC}\n{KEY_ERROR}",
         f"terminate called after throwing an instance of 'c10::Error'\n  what():  {ECC}\n{KEY_ERROR}",
-        f"the data has <{ECC}> in it\n",
+        f"Exception in worker VllmWorkerProcess while processing method load_model: {ECC}\n",
+        "Accelerator Fatal Error: call to cuCtxCreate returned error 214 (CUDA_ERROR_ECC_UNCORRECTABLE)\n",
     ],
 )
 def test_one_that_it_reports_is_though_its_own_errors_follow(log: str) -> None:
-    assert verdict(log).failure_class is FailureClass.HARDWARE
+    found = verdict(log)
+    assert found.failure_class is FailureClass.HARDWARE
+    assert found.action in (Action.CORDON_RESET, Action.CORDON_REBOOT)
+    assert found.confidence > 0.6, "it excuses the retry"
 
 
 def test_what_another_rank_speaks_of_is_not_weighed_against_this_ones_error() -> None:
@@ -339,6 +343,7 @@ def test_what_another_rank_speaks_of_is_not_weighed_against_this_ones_error() ->
 @pytest.mark.parametrize(
     "log",
     [
+        f"the data has <{ECC}> in it\n",
         f'RuntimeError: refusing to start: last job ended with "{ECC}"; set FORCE=1\n',
         f'  --replay TEXT  one of "{ECC}"\ntrain.py: error: unrecognized arguments: --lr\n',
     ],
