@@ -96,6 +96,7 @@ def test_the_largest_and_shortest_values_pass(opened: Opener) -> None:
         (Fernet.generate_key(), "SECRETS_KEY_LOST"),
         (b"junk", "SECRETS_KEY_LOST"),
     ],
+    ids=["missing", "another", "junk"],
 )
 def test_a_missing_or_wrong_key_is_said_and_nothing_is_overwritten(
     tmp_path: Path, opened: Opener, key: bytes | None, code: str
