@@ -75,7 +75,7 @@ def test_who_computes_and_who_is_in_a_section_is_told(steps: ModuleType, tmp_pat
     assert not beat(tmp_path).computing
     with steps.section("evaluation", timeout_s=900):
         assert (beat(tmp_path).section, beat(tmp_path).limit_ms) == ("evaluation", 900_000)
-    assert (beat(tmp_path).section, beat(tmp_path).limit_ms, beat(tmp_path).step) == ("", None, 1)
+    assert (beat(tmp_path).section, beat(tmp_path).limit_ms, beat(tmp_path).step) == ("", 300_000, 1)
     steps.step(2, timeout_s=7)
     assert beat(tmp_path).limit_ms == 7000
 
@@ -184,6 +184,14 @@ def test_a_verdict_counts_once_it_has_stayed_the_same() -> None:
     steps.drop(attempt.key)
     assert steps.stall(attempt.key, attempt, 99_000) is None
     assert steps.newest_step(attempt.key) is None
+
+
+def test_before_the_first_step_a_gang_is_none_that_tells_of_steps() -> None:
+    steps, attempt = GangSteps(), gang()
+    steps.put(MemberKey(1, 0, 0), [told(0, step=0, count=0, limit_ms=None, computing=True)], 0)
+    assert steps.newest_step(attempt.key) is None
+    steps.put(MemberKey(1, 0, 1), [told(2, step=0, count=1)], 0)
+    assert steps.newest_step(attempt.key) == 0
 
 
 def test_windows_of_compute_times_name_a_slow_rank() -> None:

@@ -176,10 +176,10 @@ class GangSteps:
         return {index: [one.rank for one in told] for index, told in gang.members.items()} if gang else {}
 
     def newest_step(self, attempt: AttemptKey) -> int | None:
-        """Return the step that the foremost rank has made. Any thread: members may tell meanwhile."""
+        """Return the step that the foremost rank has made; None before the first. Any thread: members may tell."""
         gang = self._gangs.get(attempt)
         told = tuple(gang.members.values()) if gang else ()
-        return max((one.step for each in told for one in each), default=None)
+        return max((one.step for each in told for one in each if one.count > 0), default=None)
 
     def _ranks(self, key: AttemptKey, attempt: Attempt) -> Sequence[tuple[RankTold, str]]:
         gang = self._gangs.get(key)

@@ -19,6 +19,8 @@ SHORTEST_MS = 60_000
 FACTOR = 5
 WARM_UP_STEPS = 5
 """The first steps compile, allocate and fill caches: they say nothing of the others."""
+WARM_UP_MS = FACTOR * SHORTEST_MS
+"""So long at least none may follow one of them: the first collectives are where many a gang hangs."""
 
 
 class StallCase(Enum):
@@ -73,7 +75,7 @@ _WHOLE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSeen:
-    """One rank as its last beat shows it. ``age_ms``: since that beat. ``limit_ms`` None: too few steps to judge."""
+    """One rank as its last beat shows it. ``age_ms``: since that beat. ``limit_ms`` None: no step yet."""
 
     rank: int
     node: str
@@ -118,15 +120,15 @@ class Stall:
 
 
 def limit_ms(p99_ms: float, steps: int, *, own_ms: int = 0) -> int | None:
-    """Return how long no step is still well; None during the warm-up. ``own_ms``: what user code said, goes first.
+    """Return how long no step is still well; None before the first one. ``own_ms``: what user code said, goes first.
 
     ``p99_ms`` is that of the last 50 step times. Source: nvidia-resiliency-ext uses factor 5 and 5 warm-up steps.
     """
     if own_ms > 0:
         return own_ms
-    if steps <= WARM_UP_STEPS:
+    if steps <= 0:
         return None
-    return max(SHORTEST_MS, round(FACTOR * p99_ms))
+    return max(WARM_UP_MS if steps <= WARM_UP_STEPS else SHORTEST_MS, round(FACTOR * p99_ms))
 
 
 def judge(seen: Iterable[RankSeen], *, logs: str = "") -> Stall | None:

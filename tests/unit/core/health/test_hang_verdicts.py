@@ -21,7 +21,10 @@ def gang(count: int = 4, **of_all: object) -> list[RankSeen]:
 @pytest.mark.parametrize(
     ("p99_ms", "steps", "own_ms", "expected"),
     [
-        (100, 5, 0, None),
+        (0, 0, 0, None),
+        (0, 1, 0, 300_000),
+        (100, 5, 0, 300_000),
+        (70_000, 5, 0, 350_000),
         (100, 6, 0, 60_000),
         (30_000, 6, 0, 150_000),
         (30_000, 0, 5_000, 5_000),
