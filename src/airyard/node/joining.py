@@ -27,7 +27,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import airyard
-from airyard.adapters import ray_command
+from airyard.adapters import ray_command, ray_node
 from airyard.adapters.ray_keeper import end_keeper, keeper_pid, start_keeper
 from airyard.core.errors import AiryardError, Conflict, Denied, Fix, Unavailable, UserError, from_json
 from airyard.node.allotment import Allotment, own
@@ -36,7 +36,6 @@ from airyard.node.network import Network, Wish, choose, collect, wish_problem
 from airyard.node.trust import certificate_problem, context_of, keep_ca
 
 MAX_OFFSET_S = 5.0
-ID_CHARACTERS = 32
 PORTS = ("node_manager", "object_manager")
 _ANSWER_S = 30.0
 _CONNECT_S = 5.0
@@ -79,7 +78,7 @@ def join(wanted: Wanted) -> dict[str, Any]:
     desk = Desk(wanted.server, read_token(wanted.token_file), wanted.ca_file)
     desk.check()
     address = wanted.address or wished_address(collect(), wanted.network) or desk.own_address()
-    machine_id = _machine_id(folder)
+    machine_id = ray_node.machine_id(folder)
     offer = {
         "id": machine_id,
         "machine": name,
@@ -359,18 +358,6 @@ def read_token(path: Path) -> str:
             fix="Copy server/ray/token from the server's data folder.",
         )
     return token
-
-
-def _machine_id(folder: Path) -> str:
-    """Return what this data folder is known by in the fleet, made at its first join."""
-    path = folder / "id"
-    with contextlib.suppress(OSError):
-        if len(found := path.read_text(encoding="ascii").strip()) == ID_CHARACTERS:
-            return found
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    made = secrets.token_hex(ID_CHARACTERS // 2)
-    path.write_text(made)
-    return made
 
 
 def _apply(desk: Desk, name: str, address: str, home: Path, machine_id: str) -> str:

@@ -152,7 +152,7 @@ class GangWatch:
         if silence is not None:
             if not look(context, attempt, stalled=True):
                 return None
-            note = _note_of_signs(_looked(context, attempt, silence), wall_ms)
+            note = _note(_looked(context, attempt, silence), wall_ms)
             return None if says_same(known, note) else _judged(attempt, note)
         look(context, attempt, stalled=False)
         # That nothing can be told, as after a start of this server, is no sign that it goes on.
@@ -171,30 +171,16 @@ def _looked(context: ServerContext, attempt: Attempt, silence: Silence) -> Silen
     return with_look(silence, context.steps.looked(attempt.key, attempt).values(), whole=whole)
 
 
-def _note(stall: Stall, now_ms: int) -> StallNote:
+def _note(found: Stall | Silence, now_ms: int) -> StallNote:
     return StallNote(
-        case=stall.case.value,
-        ranks=stall.ranks,
-        nodes=stall.nodes,
-        step=stall.step,
+        source=found.source.value if isinstance(found, Silence) else Source.STEPS.value,
+        case=found.case.value,
+        ranks=found.ranks,
+        nodes=found.nodes,
+        step=found.step,
         at_ms=now_ms,
-        message=stall.message,
-        confidence=stall.confidence,
-        suspect_node=stall.suspect_node,
-        evidence=tuple(text[:_EVIDENCE_CHARACTERS] for text in stall.evidence),
-    )
-
-
-def _note_of_signs(silence: Silence, now_ms: int) -> StallNote:
-    return StallNote(
-        source=silence.source.value,
-        case=silence.case.value,
-        ranks=silence.ranks,
-        nodes=silence.nodes,
-        step=silence.step,
-        at_ms=now_ms,
-        message=silence.message,
-        confidence=silence.confidence,
-        suspect_node=silence.suspect_node,
-        evidence=tuple(text[:_EVIDENCE_CHARACTERS] for text in silence.evidence),
+        message=found.message,
+        confidence=found.confidence,
+        suspect_node=found.suspect_node,
+        evidence=tuple(text[:_EVIDENCE_CHARACTERS] for text in found.evidence),
     )
