@@ -25,7 +25,7 @@ from airyard.node import lease, machine
 from airyard.sim.chance import Fault
 from airyard.sim.world import simulate
 
-SEEDS = range(160)
+SEEDS = range(240)
 pytestmark = pytest.mark.timeout(300)
 Plant = Callable[[], Any]
 

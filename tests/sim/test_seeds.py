@@ -56,6 +56,7 @@ def test_every_kind_of_trouble_happened() -> None:
     wanted |= {f"stop: {reason.value}" for reason in StopReason}
     wanted |= {f"event: {kind}" for kind in codec.EVENT_TYPES} - NEVER_SEEN
     wanted |= {f"stall: by {source.value}" for source in Source}
+    wanted |= {"cordon: by prolog", "cordon: by epilog"}
     wanted |= {"people: resume done", "people: submit found its own run", "people: submit refused"}
     wanted |= {f"people: {what} {how}" for what in ("update", "reserve") for how in ("done", "refused")}
     wanted |= {f"operators: {what}" for what in ("cordon", "uncordon", "drain", "confirm dead")}

@@ -5,7 +5,7 @@ Owns: the words of such a command and their meaning. Must not know: the runner, 
 ``for=3000 exit=1`` runs for 3 s and exits 1. The words: ``for`` (ms, ``ever`` for no end), ``exit``, ``signal``
 (dies by it), ``term`` (``die``, ``clean``: exits 0, ``ignore``), ``only`` (the misbehaving member; others run well),
 ``until`` (misbehaves only on attempts below this number), ``prepare`` (``ok``, ``slow``, ``broken``, ``download``,
-``unfit``: the prolog fails; ``dirty``: the epilog does),
+``unfit``: the pool's prolog fails, where it has one; ``dirty``: its epilog does),
 ``port`` (``taken``: checked busy once; ``clash``: lost after the start), ``oom``, ``saves`` (ms between checkpoints),
 ``child`` (a process that outlives the main one).
 """

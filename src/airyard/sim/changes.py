@@ -12,7 +12,7 @@ from airyard.core import events
 from airyard.core.commands import DeclarePolicy, EndReservation, MakeReservation, UpdateRun
 from airyard.core.decide import Reserved
 from airyard.core.errors import AiryardError
-from airyard.core.policy import HOUR_MS, Policy, ProjectPolicy, Reservation, Share
+from airyard.core.policy import HOUR_MS, NodeCommand, Policy, PoolPolicy, ProjectPolicy, Reservation, Share
 from airyard.core.run import Run
 from airyard.core.workload import Priority
 from airyard.sim.people import BAD_MOMENTS, PROJECTS, People
@@ -20,10 +20,17 @@ from airyard.sim.setting import Setting
 from airyard.sim.truth import Truth
 
 _SHARE = Share(pool="GPU_8xH100", guarantee=8)
+_LOOK = NodeCommand(command="look-at-the-node", timeout_ms=5_000)
+_POOLS = tuple(
+    PoolPolicy(name=kind, accelerator=kind, prolog=_LOOK, epilog=_LOOK)
+    for kind in ("CPU", "GPU_1xA10", "GPU_8xH100")
+)
+"""With both commands, or a prolog and an epilog could not fail."""
 POLICIES = (
+    Policy(pools=_POOLS),
+    Policy(pools=_POOLS, half_life_ms=HOUR_MS),
+    Policy(pools=_POOLS, projects=(ProjectPolicy(name="nlp", shares=(_SHARE,), critical=("*",)),)),
     Policy(),
-    Policy(half_life_ms=HOUR_MS),
-    Policy(projects=(ProjectPolicy(name="nlp", shares=(_SHARE,), critical=("*",)),)),
 )
 
 
@@ -51,7 +58,11 @@ class Changes:
         return self._setting.time.now_ms()
 
     def begin(self) -> None:
-        """Change something every now and then, until the yard is healed."""
+        """Declare the pools; then change something every now and then, until the yard is healed."""
+        self._people.ask(DeclarePolicy(policy=POLICIES[0], by="op"))
+        self._again()
+
+    def _again(self) -> None:
         chance = self._setting.chance
         self._setting.later(chance.between(500, 2 * self._pace_ms), self._change)
 
@@ -74,7 +85,7 @@ class Changes:
             self._reserve()
         elif self._truth.state.runs:
             self._update(chance.pick(list(self._truth.state.runs.values())))
-        self.begin()
+        self._again()
 
     def _update(self, run: Run | None) -> None:
         if run is not None and not self._setting.chance.healed:

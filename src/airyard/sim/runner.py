@@ -63,6 +63,7 @@ class SimRunner:
         self._lease_s: float | None = None
         self._state = RunnerState()
         self._behaviour = Behaviour()
+        self._has_epilog = False
         self._poll_patience_ms = self._report_patience_ms = FIRST_PATIENCE_MS
         self._reporting = False
         self._acknowledged = 0
@@ -159,6 +160,7 @@ class SimRunner:
     def _prepare(self, instruction: m.Prepare) -> None:
         order = instruction.order
         self._behaviour = behaviour_of(str(order["command"]), self._key.member, self._key.attempt)
+        self._has_epilog = bool(order.get("epilog"))
         answered = False
 
         def answer(event: m.Event) -> None:
@@ -173,7 +175,7 @@ class SimRunner:
             event: m.Event = m.PrepareFailed(
                 cause="ENVIRONMENT", message="no version of nonsense", permanent=True
             )
-        elif kind == "unfit":
+        elif kind == "unfit" and order.get("prolog"):
             event = m.PrepareFailed(cause="NODE", message="the prolog exited with 1", fault="prolog")
         elif kind == "download":
             event = m.PrepareFailed(cause="ENVIRONMENT", message="the index did not answer")
@@ -220,7 +222,7 @@ class SimRunner:
         evidence = Evidence(
             stderr_tail=tail, oom_kills=1 if self._behaviour.out_of_memory and tree is not None else 0
         )
-        dirty = self._behaviour.prepare == "dirty"
+        dirty = self._behaviour.prepare == "dirty" and self._has_epilog
         fault, message = ("epilog", "the epilog exited with 1") if dirty else ("", "")
         self.tell(m.TreeGone(evidence=evidence, fault=fault, fault_message=message))
 

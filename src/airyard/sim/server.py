@@ -369,7 +369,8 @@ class SimServer:
         leases = self._leases
         news = leases is not None and leases.lease_ms != poll.lease_ms
         node = self.control.state.nodes.get(member.node)
-        orders = DESK.orders(run, attempt, member, node, poll.after) if attempt.live else []
+        pool = self.control.state.policy.pool(attempt.pool)
+        orders = DESK.orders(run, attempt, member, node, poll.after, pool) if attempt.live else []
         if orders or news:
             self._answer(poll, orders)
         return bool(orders) or news

@@ -124,6 +124,8 @@ class Truth:
         elif isinstance(event, events.StopOrdered):
             seen[f"stop: {event.stop.reason.value}"] += 1
             self._lateness(event)
+        elif isinstance(event, events.NodeCordoned):
+            seen[f"cordon: by {event.by}"] += 1
 
     def _lateness(self, event: events.StopOrdered) -> None:
         """No start, report or GO may be lost for half an hour: each is made again long before."""

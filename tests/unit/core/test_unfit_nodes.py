@@ -10,6 +10,19 @@ from airyard.core.policy import NodeCommand, Policy, PoolPolicy
 from airyard.core.run import Cause, Outcome, RunState
 from core_yard import Yard, acts, ended, kinds, node, workload
 
+COMMAND = NodeCommand(command="look", timeout_ms=40_000)
+
+
+def commanded(yard: Yard, *, prolog: bool = True, epilog: bool = True) -> None:
+    """Have the pool have these commands."""
+    pool = PoolPolicy(
+        name="h100",
+        accelerator="GPU_8xH100",
+        prolog=COMMAND if prolog else None,
+        epilog=COMMAND if epilog else None,
+    )
+    yard.do(c.DeclarePolicy(policy=Policy(pools=(pool,)), by="op"))
+
 
 def placed(yard: Yard) -> tuple[int, str]:
     """A run that is placed, and where."""
@@ -20,6 +33,7 @@ def placed(yard: Yard) -> tuple[int, str]:
 
 def test_a_failing_prolog_moves_the_run_and_cordons_the_node() -> None:
     yard = Yard(node("a"), node("b"))
+    commanded(yard)
     run_id, where = placed(yard)
     yard.poll(f"{run_id}.0.0")
     done = yard.exit(
@@ -39,6 +53,7 @@ def test_a_failing_prolog_moves_the_run_and_cordons_the_node() -> None:
 
 def test_a_failing_epilog_cordons_the_node_and_leaves_the_run_as_it_is() -> None:
     yard = Yard(node("a"))
+    commanded(yard)
     run_id, where = placed(yard)
     yard.start(f"{run_id}.0.0")
     yard.exit(f"{run_id}.0.0", fault="epilog", fault_message="the epilog was not done within 60 s")
@@ -49,6 +64,7 @@ def test_a_failing_epilog_cordons_the_node_and_leaves_the_run_as_it_is() -> None
 @pytest.mark.parametrize("closed", [True, False])
 def test_an_exit_record_says_it_too_and_a_cordon_keeps_its_first_reason(closed: bool) -> None:
     yard = Yard(node("a"))
+    commanded(yard)
     run_id, where = placed(yard)
     yard.start(f"{run_id}.0.0")
     if closed:
@@ -56,6 +72,18 @@ def test_an_exit_record_says_it_too_and_a_cordon_keeps_its_first_reason(closed: 
     gone = ended(fault="epilog", fault_message="dirty", at_ms=yard.now_ms)
     assert ("NodeCordoned" in kinds(yard.gone(f"{run_id}.0.0", "exited", gone))) is not closed
     assert yard.state.cordons[where].by == ("op" if closed else "epilog")
+
+
+@pytest.mark.parametrize("fault", ["prolog", "epilog", "whatever"])
+def test_a_run_with_its_runners_token_closes_no_node_in_the_name_of_commands_that_are_not_there(
+    fault: str,
+) -> None:
+    yard = Yard(node("a"))
+    commanded(yard, prolog=True, epilog=False)
+    run_id, _ = placed(yard)
+    yard.start(f"{run_id}.0.0")
+    yard.exit(f"{run_id}.0.0", fault=fault, fault_message="the run says so")
+    assert yard.state.cordons == {}, "a prolog was over before the run's command began"
 
 
 def test_a_runner_has_the_time_of_its_epilog_before_it_is_taken_for_deaf() -> None:

@@ -137,13 +137,22 @@ def _on_exited(draft: Draft, attempt: Attempt, member: Member, report: Report) -
             exit=report.exit,
         )
     )
-    _note_fault(draft, member, report.exit)
+    _note_fault(draft, attempt, member, report.exit)
 
 
-def _note_fault(draft: Draft, member: Member, exit_: Exit) -> None:
-    """Cordon a node that a command of its pool found unfit; of a failed preflight the node's health takes care."""
+def _note_fault(draft: Draft, attempt: Attempt, member: Member, exit_: Exit) -> None:
+    """Cordon a node that a command of its pool found unfit; of a failed preflight the node's health takes care.
+
+    Only of a command that the pool has, and of a prolog only before the member's own began: that one has the runner's
+    token, and could say anything.
+    """
     state = draft.state
-    if exit_.fault not in ("", PREFLIGHT) and member.node in state.nodes and member.node not in state.cordons:
+    if member.node not in state.nodes or member.node in state.cordons:
+        return
+    pool = state.policy.pool(attempt.pool)
+    began = exit_.started or member.phase is MemberPhase.RUNNING
+    found = {"prolog": pool.prolog if not began else None, "epilog": pool.epilog}.get(exit_.fault)
+    if found is not None:
         draft.events.append(NodeCordoned(node=member.node, by=exit_.fault, reason=exit_.fault_message))
 
 
@@ -243,7 +252,7 @@ def member_gone(state: ClusterState, command: MemberGone, now_ms: int) -> Decisi
     if not member.released:
         draft.emit(_gone_event(seen, member, now_ms))
         if seen.exit is not None:
-            _note_fault(draft, member, seen.exit)
+            _note_fault(draft, attempt, member, seen.exit)
     present = draft.run.attempts[attempt.number].members[member.index]
     if present.logs is None and not present.logs_given_up:
         draft.act(ShipLogs(key=seen.key, machine=member.machine))

@@ -188,7 +188,7 @@ class Runner:
             return m.PrepareFailed(cause="ENVIRONMENT", message="no version of nonsense", permanent=True)
         if kind == "download":
             return m.PrepareFailed(cause="ENVIRONMENT", message="the index did not answer")
-        if kind == "unfit":
+        if kind == "unfit" and self._order.get("prolog"):
             return m.PrepareFailed(cause="NODE", message="the prolog exited with 1", fault="prolog")
         meeting = {
             "addresses": [f"{self._seat.address}/8"],
@@ -232,7 +232,7 @@ class Runner:
         clash = behaviour is not None and behaviour.port == "clash" and started
         tail = f"RuntimeError: address already in use: port {self._state.port}" if clash else ""
         out_of_memory = behaviour is not None and behaviour.out_of_memory and started
-        dirty = behaviour is not None and behaviour.prepare == "dirty"
+        dirty = behaviour is not None and behaviour.prepare == "dirty" and self._order.get("epilog")
         self.tell(
             m.TreeGone(
                 evidence=Evidence(stderr_tail=tail, oom_kills=1 if out_of_memory else 0),
