@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from airyard.node.zygote import Zygote
 from e2e import passable
 from e2e.passable import ADA, BOB
 from e2e.yard import Yard, wait_for
-from runner_api import RunnerApi, prepare_order
+from runner_api import GO, MemberSide, RunnerApi, prepare_order
 
 pytestmark = [
     pytest.mark.e2e,
@@ -40,6 +40,15 @@ grep -E '^(CapPrm|CapEff|CapBnd|NoNewPrivs)' /proc/self/status
 echo hello > /dev/stdout
 echo pid=$$
 while true; do sleep 0.2; done
+"""
+SPY = """
+id -un
+cat /proc/self/oom_score_adj
+for name in environ cmdline maps; do head -c 1 /proc/{pid}/$name > /dev/null 2>&1 && echo $name; done
+(exec < /proc/{pid}/mem) 2> /dev/null && echo mem
+grep -r 'aya[_]' ../.. 2> /dev/null | sed 's/^/GOT: /'
+env | grep 'ay[ac]_' && echo GOT: a variable
+echo looked
 """
 BOBS = """
 id -un
@@ -263,15 +272,20 @@ def test_who_has_no_account_is_refused(yard: ManagedYard) -> None:
     assert json.loads(done.stdout)["error"]["code"] == "NO_UNIX_USER"
 
 
-def test_an_agent_without_the_rights_of_root_refuses(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its server would not have placed the run there: the last word is the node's."""
+@pytest.fixture
+def unprivileged(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], tuple[MemberSide, int]]]:
+    """Return what starts a runner of a zygote that runs as ada: its server's side and its pid."""
     account = pwd.getpwnam(ADA)
-    folder = base / "unprivileged"
+    place = Path(tempfile.mkdtemp(dir=base))
+    place.chmod(0o755)
+    folder = place / "node"
     folder.mkdir()
     os.chown(folder, account.pw_uid, account.pw_gid)
-    wrapper = base / "python"
+    wrapper = place / "python"
     drop = ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
-    line = shlex.join([*passable.prefix(base / "more-layers"), *drop, sys.executable])
+    line = shlex.join([*passable.prefix(place / "more-layers"), *drop, sys.executable])
     wrapper.write_text(f'#!/bin/sh\nexec {line} "$@"\n')
     wrapper.chmod(0o755)
     api = RunnerApi()
@@ -279,7 +293,8 @@ def test_an_agent_without_the_rights_of_root_refuses(base: Path, monkeypatch: py
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", str(wrapper))
         zygote = Zygote(folder)
-    try:
+
+    def start() -> tuple[MemberSide, int]:
         attempt = AttemptFolder(folder / "attempts" / "1.0.0")
         attempt.create()
         for path in (attempt.path, attempt.path.parent):
@@ -290,13 +305,34 @@ def test_an_agent_without_the_rights_of_root_refuses(base: Path, monkeypatch: py
             "key": "1.0.0", "node": "n7", "devices": [], "token": token, "server_url": api.url, "epoch": 1,
             "cookie": secrets.token_hex(16),
         }  # fmt: skip
-        assert "pid" in zygote.start(request, "127.0.0.1")
-        side.order("PREPARE", **prepare_order("id", run_as={"user": BOB, "allow_root": False}))
-        ended = side.report("EXITED", 60)
-        assert (ended["cause"], ended["started"]) == ("NODE", False)
-        assert f"the agent of node n7 runs as {ADA}" in ended["message"]
-        assert "run it as root there" in ended["message"]
-        side.report("LOGS_CLOSED", 60)
-    finally:
-        zygote.close()
-        api.stop()
+        return side, int(zygote.start(request, "127.0.0.1")["pid"])
+
+    yield start
+    zygote.close()
+    api.stop()
+
+
+def test_an_agent_without_the_rights_of_root_refuses(
+    unprivileged: Callable[[], tuple[MemberSide, int]],
+) -> None:
+    """Its server would not have placed the run there: the last word is the node's."""
+    side, _ = unprivileged()
+    side.order("PREPARE", **prepare_order("id", run_as={"user": BOB, "allow_root": False}))
+    ended = side.report("EXITED", 60)
+    assert (ended["cause"], ended["started"]) == ("NODE", False)
+    assert f"the agent of node n7 runs as {ADA}" in ended["message"]
+    assert "run it as root there" in ended["message"]
+    side.report("LOGS_CLOSED", 60)
+
+
+def test_a_command_of_its_runners_account_finds_no_token_in_the_runner(
+    unprivileged: Callable[[], tuple[MemberSide, int]],
+) -> None:
+    side, pid = unprivileged()
+    side.order("PREPARE", **prepare_order(SPY.format(pid=pid)))
+    side.report("READY", 90)
+    side.order("GO", **GO)
+    assert side.report("EXITED", 60)["cause"] is None
+    side.report("LOGS_CLOSED", 60)
+    said = side.output().decode().splitlines()
+    assert said == [ADA, "500", "cmdline", "looked"], side.records

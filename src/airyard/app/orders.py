@@ -14,6 +14,7 @@ from typing import Any
 from airyard.core.cluster import Node
 from airyard.core.decide.grace import grace_of
 from airyard.core.errors import AiryardError
+from airyard.core.ids import MemberKey
 from airyard.core.meeting import LOOPBACK, Meeting
 from airyard.core.policy import NodeCommand, PoolPolicy, Preflight
 from airyard.core.policy_json import told_checks
@@ -53,6 +54,8 @@ class OrderDesk:
     """Whether a run's Unix account may be root."""
     asks_for_account: Callable[[str], bool] = lambda pool: False
     """Whether runs in a pool must have a Unix account now: one that was queued before that has none."""
+    command_token: Callable[[MemberKey], str] = lambda key: ""
+    """What a member's user code tells MLflow who it is by; it has no other token."""
 
     def orders(
         self,
@@ -75,13 +78,13 @@ class OrderDesk:
             out.append({**prepare, **_around(run, member, pool), "preflight": _preflight(node, pool)})
         for order in attempt.orders:
             if order.number > after:
-                out.append(self._order(run, attempt, order))
+                out.append(self._order(run, attempt, member, order))
         return out
 
-    def _order(self, run: Run, attempt: Attempt, order: Order) -> dict[str, Any]:
+    def _order(self, run: Run, attempt: Attempt, member: Member, order: Order) -> dict[str, Any]:
         body: dict[str, Any] = {"number": order.number, "kind": order.kind, **dict(order.data)}
         if order.kind == "GO":
-            body.update(self._tracking(attempt))
+            body.update(self._tracking(attempt, member))
             body.update(_meeting(attempt))
         elif order.kind == "STOP":
             told = body["reason"] != StopReason.MEMBER_FAILED.value
@@ -90,13 +93,15 @@ class OrderDesk:
             body["attempt_timeout_s"] = body["attempt_timeout_s"] or None
         return body
 
-    def _tracking(self, attempt: Attempt) -> dict[str, Any]:
+    def _tracking(self, attempt: Attempt, member: Member) -> dict[str, Any]:
         tracking = attempt.tracking
         if tracking.state in (TrackingState.OFF, TrackingState.CLOSED):
             return {"tracking": None, "tracking_deferred": False}
         deferred = tracking.state is TrackingState.DEFERRED
         ids = alias_of(self.yard, str(attempt.key)) if deferred else tracking
         opened = {"uri": self.tracking_uri, "run_id": ids.run_id, "experiment_id": ids.experiment_id}
+        if token := self.command_token(attempt.member_key(member.index)):
+            opened["token"] = token
         return {"tracking": opened, "tracking_deferred": deferred}
 
     def _prepare(self, run: Run, attempt: Attempt, member: Member, node: Node | None) -> dict[str, Any]:

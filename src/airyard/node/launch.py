@@ -90,7 +90,7 @@ def airyard_variables(
 ) -> dict[str, str]:
     """Return Airyard's own variables for this member; ``network`` are those for NCCL and gloo.
 
-    ``bin_folder`` is the environment's.
+    ``token`` is the command's (``command_token``), never the runner's. ``bin_folder`` is the environment's.
 
     ``ca_file`` is where the command finds the CA of the server's certificate, where that is a private one.
     """
@@ -129,6 +129,11 @@ def airyard_variables(
     if ca_file is not None:
         variables[CA_VARIABLE] = str(ca_file)
     return {**variables, **network, **_tracking(go, token, ca_file)}
+
+
+def command_token(go: Mapping[str, Any], runners: str) -> str:
+    """Return the token that a command gets; the runner's own where a server of the release before gives no other."""
+    return str((go.get("tracking") or {}).get("token") or runners)
 
 
 def hand_ca(kept: Path | None, places: Places) -> Path | None:

@@ -29,6 +29,7 @@ from airyard.node.file_locks import Cancelled
 from airyard.node.identity import Identity, IdentityRefused, become, closed_folder, find_identity
 from airyard.node.job_files import PASSAGE, give_tree, make_folder, open_way, remove_tree
 from airyard.node.launch import Places, login
+from airyard.node.memory_guard import shown
 from airyard.node.pool_commands import PROLOG, PoolCommandFailed, PoolCommandInterrupted
 from airyard.node.private_mounts import can_mount_shm, mount_shm
 from airyard.node.runner_http import AttemptIsOver, Channel, Patience, Refused, ServerAway
@@ -80,7 +81,11 @@ class Workbench:
         """
         self.cage.enter_self()
         # The kernel should rather kill a command than its runner, the agent or the server.
-        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
+        with (
+            contextlib.suppress(OSError),
+            shown(),
+            open("/proc/self/oom_score_adj", "w", encoding="ascii") as score,
+        ):
             score.write(_OOM_SCORE)
         if self.enter_view is not None:
             self.enter_view()

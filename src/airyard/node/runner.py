@@ -150,6 +150,7 @@ class Runner:
         self._order: Mapping[str, Any] = {}
         self._preparation: Preparation | None = None
         self._started: launch.Started | None = None
+        self._command_token = ""
         self._meeting = MeetingPlace(spec.address, spec.network)
         self._pump: OutputPump | None = None
         self._sweeper: threading.Thread | None = None
@@ -331,13 +332,14 @@ class Runner:
         if met.problem:
             self._tell(LaunchFailed(cause="NETWORK", message=met.problem))
             return
+        self._command_token = launch.command_token(instruction.go, spec.token)
         try:
             own = launch.airyard_variables(
                 order,
                 instruction.go,
                 bench.places,
                 address=met.address,
-                token=spec.token,
+                token=self._command_token,
                 network=met.variables,
                 ca_file=launch.hand_ca(self._servers.ca_file, bench.places),
                 bin_folder=bench.bin_folder,
@@ -379,7 +381,8 @@ class Runner:
         self._pump.start()
 
     def _secrets(self) -> list[bytes]:
-        return [str(value).encode() for value in (*(self._order.get("mask") or ()), self._spec.token)]
+        ours = self._spec.token, self._command_token
+        return [str(value).encode() for value in (*(self._order.get("mask") or ()), *ours)]
 
     def _situation(self) -> dict[str, Any] | None:
         """What a look at the member needs to know; None while it does not run. Called from another thread."""

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from airyard.core.errors import AiryardError
+from airyard.node import memory_guard
 from airyard.node.containment import Containment, detect
 from airyard.node.environment_view import can_overlay
 from airyard.node.runner import RunnerSpec, serve, take_folder
@@ -86,6 +87,7 @@ class Zygote:
 
 def main() -> None:
     """Serve fork requests until the agent is gone."""
+    memory_guard.hide()  # before the first token comes; runners are forked so
     node_folder = Path(sys.argv[1])
     channel = socket.socket(fileno=int(sys.argv[2]))
     os.set_inheritable(channel.fileno(), False)

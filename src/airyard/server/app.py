@@ -146,7 +146,9 @@ class Gate:
                 note.principal = principal
             if principal.member is not None:
                 raise Denied(
-                    "an attempt's token reaches only the runner's part of this API and MLflow",
+                    "the token of a run's command reaches MLflow alone"
+                    if principal.is_command
+                    else "an attempt's token reaches only the runner's part of this API and MLflow",
                     code="NOT_A_PERSON",
                 )
         except AiryardError as error:

@@ -1,4 +1,4 @@
-"""Who is calling: by the owner's token, a token that was given out, a browser session, or an attempt's token.
+"""Who is calling: by the owner's token, a given one, a browser session, or as a member's runner or its command.
 
 Owns: making and checking tokens and sessions. Must not know: routes, or what a caller may do.
 """
@@ -20,6 +20,7 @@ from airyard.core.errors import Denied, Fix, UserError
 from airyard.core.ids import MemberKey
 
 ATTEMPT_PREFIX = "aya_"
+COMMAND_PREFIX = "ayc_"
 TOKEN_PREFIX = "ayu_"
 ONE_TIME_S = 120.0
 SESSION_S = 12 * 3600.0
@@ -54,11 +55,19 @@ class Gatekeeper:
         self._find_token, self._now_ms = find_token, now_ms
 
     def attempt_token(self, key: MemberKey) -> str:
-        """Return the token by which one member's runner and user code speak to the server."""
-        return f"{ATTEMPT_PREFIX}{key}.{self._mac(key)}"
+        """Return the token by which one member's runner speaks to the server."""
+        return f"{ATTEMPT_PREFIX}{key}.{self._mac(ATTEMPT_PREFIX, key)}"
 
-    def _mac(self, key: MemberKey) -> str:
-        return hmac.new(self._attempt_key, str(key).encode(), hashlib.sha256).hexdigest()
+    def command_token(self, key: MemberKey) -> str:
+        """Return the token by which one member's user code writes to its tracked runs, and may do nothing else.
+
+        Who has it can report nothing in the runner's name; neither token can be made from the other.
+        """
+        return f"{COMMAND_PREFIX}{key}.{self._mac(COMMAND_PREFIX, key)}"
+
+    def _mac(self, prefix: str, key: MemberKey) -> str:
+        text = str(key) if prefix == ATTEMPT_PREFIX else f"{prefix}{key}"
+        return hmac.new(self._attempt_key, text.encode(), hashlib.sha256).hexdigest()
 
     def proof(self, nonce: str, token_id: str | None = None) -> str:
         """Return what only a holder of the owner's token, or of a token's digest, can say to a nonce.
@@ -96,16 +105,20 @@ class Gatekeeper:
             return self._owner_principal()
         if credential.startswith(TOKEN_PREFIX):
             return self._by_token(credential)
-        if not credential.startswith(ATTEMPT_PREFIX):
-            return None
-        text, _, mac = credential[len(ATTEMPT_PREFIX) :].rpartition(".")
+        for prefix in (ATTEMPT_PREFIX, COMMAND_PREFIX):
+            if credential.startswith(prefix):
+                return self._by_member(prefix, credential.removeprefix(prefix))
+        return None
+
+    def _by_member(self, prefix: str, credential: str) -> Principal | None:
+        text, _, mac = credential.rpartition(".")
         try:
             key = MemberKey.parse(text)
         except UserError:
             return None
-        if not hmac.compare_digest(mac.encode(), self._mac(key).encode()):
+        if not hmac.compare_digest(mac.encode(), self._mac(prefix, key).encode()):
             return None
-        return Principal(name=self._owner, role=Role.VIEWER, member=key)
+        return Principal(name=self._owner, role=Role.VIEWER, member=key, is_command=prefix == COMMAND_PREFIX)
 
     def _by_token(self, credential: str) -> Principal | None:
         token_id = credential[len(TOKEN_PREFIX) :].partition("_")[0]

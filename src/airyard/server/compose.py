@@ -420,6 +420,7 @@ class Server:
             yard=self._premises.yard_id(),
             allow_root=self._config.people.allow_root,
             asks_for_account=lambda pool: self._people.current().asks_for_account(pool),
+            command_token=gatekeeper.command_token,
         )
 
         @contextlib.asynccontextmanager
@@ -547,7 +548,10 @@ def _authorise(gatekeeper: Gatekeeper, request: Request) -> Principal:
 
 
 def _scopes(context: ServerContext, yard: str) -> Any:
-    """Return what an attempt's token is bound to in MLflow; the owner is bound to nothing."""
+    """Return what a member's token is bound to in MLflow; the owner is bound to nothing.
+
+    Its command's, and its runner's: a runner of the release before gives its own to the command.
+    """
 
     def scope_of(principal: Principal) -> AttemptScope | None:
         member = principal.member

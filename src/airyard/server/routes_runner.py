@@ -31,6 +31,7 @@ from airyard.core.log_frames import holds_output, iter_frames
 from airyard.core.policy import PoolPolicy
 from airyard.core.run import Attempt, LogClose, Member, MemberPhase, Run
 from airyard.core.versions import RUNNER
+from airyard.server.audit import note_of
 from airyard.server.context import ServerContext
 from airyard.server.gang_watch import weigh
 from airyard.server.slow_ranks import weigh_slow
@@ -153,7 +154,7 @@ def _look_wanted(context: ServerContext, key: MemberKey) -> dict[str, int]:
 
 
 def _names_code(control: Control, key: MemberKey, tree_hash: str) -> bool:
-    """True for the code of the caller's own run: user code has this token, too, and others' code is not its."""
+    """True for the code of the caller's own run: others' code is not its."""
     run = control.state.runs.get(key.run_id)
     return run is not None and run.workload.code is not None and run.workload.code.tree_hash == tree_hash
 
@@ -229,6 +230,15 @@ def _caller(request: Request) -> tuple[ServerContext, MemberKey]:
     principal = context.access.authorise(request.headers.get("authorization"), None)
     if principal.member is None:
         raise Denied("this way is for runners; it takes an attempt token", code="NOT_A_RUNNER")
+    if principal.is_command:
+        if (note := note_of(request.scope)) is not None:
+            note.principal = principal
+        raise Denied(
+            f"this is the token of the command of member {principal.member}, which speaks to MLflow alone; only its "
+            "runner takes orders and reports",
+            code="NOT_A_RUNNER",
+            fix="nothing to do: metrics go to MLFLOW_TRACKING_URI, steps and checkpoints through `airyard` in the code",
+        )
     return context, principal.member
 
 

@@ -1,6 +1,6 @@
 """Tokens of attempts that are forged, of another member or of an attempt that is over: what each runner route says.
 
-And what user code, which has its attempt's token, reaches with it beyond its own attempt: nothing.
+And what user code reaches with the token of its own, here and with that of its runner at people's routes: nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import pytest
 
 from access_yard import AccessYard
 from airyard.app.orders import BaseEnvironment, OrderDesk
+from airyard.core.commands import DeclarePolicy
 from airyard.core.ids import MemberKey
 from airyard.core.log_frames import LogRecord, LogStream, encode
+from airyard.core.policy import NodeCommand, Policy, PoolPolicy
 from airyard.core.versions import RUNNER
 from airyard.server.auth import Gatekeeper
 from airyard.server.route_rights import ROUTES, Access, Gateless
@@ -139,6 +141,39 @@ def test_a_forged_token_gets_nowhere_and_is_noted(yard: RunnerYard) -> None:
     play(scene())
 
 
+def test_a_command_may_do_nothing_as_its_runner(yard: RunnerYard) -> None:
+    """Its report of a failed epilog would close the node; the same words of its runner do."""
+    command = NodeCommand(command="true")
+    pool = PoolPolicy(name="CPU", accelerator="CPU", prolog=command, epilog=command)
+    yard.tell(DeclarePolicy(policy=Policy(pools=(pool,)), by="ada"))
+    ends = report(9, kind="EXITED", code=0, started=True, fault="epilog", fault_message="forged")
+
+    async def scene() -> None:
+        async with yard.as_user("bob") as bob:
+            run = (await submit(bob))["run_id"]
+        (key,) = await yard.begin(run)
+        ends["epoch"] = (await yard.record(run)).attempts[0].epoch
+        async with yard.runner(yard.gate.command_token(key)) as code:
+            seq = yard.seq()
+            answers = await asked(code)
+            for what in (ends, report(9, kind="READY", address="x"), report(9, kind="CHECKPOINT", step=1)):
+                answers[f"{what['reports'][0]['kind']}"] = await code.post("/reports", json=what)
+            for route, answer in answers.items():
+                said = answer.json()
+                assert (answer.status_code, said["error_code"]) == (403, "NOT_A_RUNNER"), route
+                assert f"the command of member {key}" in said["message"], said
+            assert (yard.seq(), yard.context.progress, yard.context.logs.end(key).next_seq) == (seq, {}, 0)
+        noted = [entry for entry in yard.audit() if entry["attempt"] == str(key)]
+        assert len(noted) == len(answers)
+        assert {entry["outcome"] for entry in noted} == {"refused"}
+        async with yard.runner(yard.gate.attempt_token(key)) as runner:
+            assert (await runner.post("/reports", json=ends)).status_code == 200
+        (cordon,) = yard.context.loop.peek(lambda control: control.state.cordons).values()
+        assert (cordon.by, cordon.reason) == ("epilog", "forged")
+
+    play(scene())
+
+
 def test_the_token_of_an_attempt_that_is_over_changes_nothing(yard: RunnerYard) -> None:
     async def scene() -> None:
         async with yard.as_user("bob") as bob:
@@ -201,8 +236,9 @@ def test_the_log_of_an_attempt_that_was_followed_by_another_stays_as_it_is(yard:
     play(scene())
 
 
-def test_user_code_reaches_no_more_than_its_own_attempt(yard: RunnerYard) -> None:
-    """The attempt's token is known to user code: it is worth nothing at the routes of people."""
+@pytest.mark.parametrize("whose", ["command", "runner of the release before"])
+def test_user_code_reaches_no_more_than_its_own_attempt(yard: RunnerYard, whose: str) -> None:
+    """What token a command has is worth nothing at the routes of people; an older runner gives its own to it."""
     yard.context.blobs.put(OTHERS_CODE, [b"bob's code"])
 
     async def scene() -> None:
@@ -211,8 +247,9 @@ def test_user_code_reaches_no_more_than_its_own_attempt(yard: RunnerYard) -> Non
             others = (await submit(bob, secrets={"HF": "hub/token"}))["run_id"]
             own = (await submit(uma))["run_id"]
             (key,) = await yard.begin(own)
-        token = yard.gate.attempt_token(key)
-        async with yard.client_of(token) as code, yard.runner(token) as runner:
+        runners = yard.gate.attempt_token(key)
+        token = yard.gate.command_token(key) if whose == "command" else runners
+        async with yard.client_of(token) as code, yard.runner(runners) as runner:
             for name, entry in ROUTES.items():
                 method, _, path = name.partition(" ")
                 if not isinstance(entry, Access) or "/api/v1" not in path:

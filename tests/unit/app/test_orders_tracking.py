@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 from airyard.app.orders import OrderDesk
@@ -54,3 +56,24 @@ def test_a_refused_one_is_not_tracked() -> None:
     yard, run_id = placed()
     answer(yard, run_id, Tracking(state=TrackingState.CLOSED, detail="refused"))
     assert go_of(yard, run_id)["tracking"] is None
+
+
+def test_each_command_has_a_token_of_its_own() -> None:
+    yard, run_id = placed()
+    desk = replace(DESK, command_token=lambda key: f"ayc_{key}.x")
+    answer(yard, run_id, Tracking(state=TrackingState.OPEN, experiment_id="7", run_id="abc"))
+    run, attempt = yard.run(run_id), yard.attempt(run_id)
+    orders = desk.orders(run, attempt, attempt.members[0], None, after=0)
+    assert [(order["kind"], (order.get("tracking") or {}).get("token")) for order in orders] == [
+        ("PREPARE", None),
+        ("GO", f"ayc_{run_id}.0.0.x"),
+    ]
+    assert "ayc_" not in json.dumps([dict(order.data) for order in attempt.orders]), "it is not journalled"
+
+
+def test_without_tracking_a_command_has_no_token() -> None:
+    yard, run_id = placed()
+    answer(yard, run_id, Tracking(state=TrackingState.CLOSED, detail="refused"))
+    desk = replace(DESK, command_token=lambda key: f"ayc_{key}.x")
+    run, attempt = yard.run(run_id), yard.attempt(run_id)
+    assert "ayc_" not in json.dumps(desk.orders(run, attempt, attempt.members[0], None, after=0))

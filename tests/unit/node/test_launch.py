@@ -10,6 +10,7 @@ import pytest
 from airyard.node.launch import (
     Places,
     airyard_variables,
+    command_token,
     full_environment,
     inherited,
     of_checks,
@@ -121,6 +122,12 @@ def test_tracking(
     own = airyard_variables(prepare_order("true"), go, places(tmp_path), address="a", token="t")
     found = {k: v for k, v in own.items() if k.startswith("MLFLOW") or k == "AIRYARD_TRACKING"}
     assert found == expected
+
+
+def test_a_command_gets_its_own_token_and_the_runners_only_from_an_older_server() -> None:
+    tracking = {"uri": "u", "run_id": "r", "experiment_id": "1"}
+    assert command_token({**GO, "tracking": {**tracking, "token": "ayc_1"}}, "aya_1") == "ayc_1"
+    assert command_token({**GO, "tracking": tracking}, "aya_1") == "aya_1"
 
 
 def test_control_files_hold_the_command_and_the_parameters(tmp_path: Path) -> None:

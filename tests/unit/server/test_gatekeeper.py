@@ -35,10 +35,29 @@ def test_an_attempts_token_is_that_member_and_no_other(gate: Gatekeeper) -> None
             gate.authorise(f"Bearer {bad}", None)
 
 
+def test_a_commands_token_is_that_member_and_not_its_runner(gate: Gatekeeper) -> None:
+    token, runners = gate.command_token(KEY), gate.attempt_token(KEY)
+    found = gate.authorise(f"Bearer {token}", None)
+    assert (found.member, found.is_command) == (KEY, True)
+    assert not gate.authorise(f"Bearer {runners}", None).is_command
+    mac = token.rpartition(".")[2]
+    assert mac not in runners
+    for bad in (
+        f"aya_{KEY}.{mac}",
+        f"ayc_{KEY}.{runners.rpartition('.')[2]}",
+        f"ayc_12.0.0.{mac}",
+        "ayc_",
+        token[:-1],
+    ):
+        with pytest.raises(Denied):
+            gate.authorise(f"Bearer {bad}", None)
+
+
 def test_tokens_of_another_yard_are_refused(gate: Gatekeeper) -> None:
     other = Gatekeeper(owner="ada", token=TOKEN, attempt_key=b"x" * 32)
-    with pytest.raises(Denied):
-        gate.authorise(f"Bearer {other.attempt_token(KEY)}", None)
+    for token in (other.attempt_token(KEY), other.command_token(KEY)):
+        with pytest.raises(Denied):
+            gate.authorise(f"Bearer {token}", None)
 
 
 @pytest.mark.parametrize(

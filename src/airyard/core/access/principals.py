@@ -16,6 +16,7 @@ class Principal:
     """A caller: somebody with a role, or (``member``) the runner or user code of one member, which has no rights here.
 
     ``token_id`` is empty for the owner's own token and for browsers. ``project``: the caller is confined to it.
+    ``is_command``: it is the member's user code, which may only write to its tracked runs, and nothing as its runner.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Principal:
     project: str | None = None
     token_id: str = ""
     member: MemberKey | None = None
+    is_command: bool = False
 
     @property
     def sees_all(self) -> bool:

@@ -143,8 +143,8 @@ def _on_exited(draft: Draft, attempt: Attempt, member: Member, report: Report) -
 def _note_fault(draft: Draft, attempt: Attempt, member: Member, exit_: Exit) -> None:
     """Cordon a node that a command of its pool found unfit; of a failed preflight the node's health takes care.
 
-    Only of a command that the pool has, and of a prolog only before the member's own began: that one has the runner's
-    token, and could say anything.
+    Only of a command that the pool has, and of a prolog only before the member's own began: whatever that one has come
+    by, the words of its runner close no node without these facts.
     """
     state = draft.state
     if member.node not in state.nodes or member.node in state.cordons:

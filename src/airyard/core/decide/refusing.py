@@ -37,7 +37,7 @@ def with_refusals(state: ClusterState, decision: Decision, now_ms: int) -> Decis
 
 
 def _before_commands(state: ClusterState, decision: Decision) -> list[MemberExited]:
-    """Return the ends of members whose commands had not begun: a command has its runner's token, and says anything."""
+    """Return the ends of members whose commands had not begun: one that runs may speak in its runner's name."""
     began = {
         (one.run_id, one.attempt, one.member) for one in decision.events if isinstance(one, MemberStarted)
     }
