@@ -139,16 +139,43 @@ def test_a_cure_that_does_not_help_climbs_the_ladder_and_retires_the_node() -> N
     assert acts(yard.tick(1000)) == []
 
 
-def test_a_second_xid_79_is_a_persons_matter_at_once_and_not_after_the_back_off() -> None:
+@pytest.mark.parametrize("second", ["xid.79", "gpu.off_bus", "gpu.lost", "check.gpu.lost"])
+def test_a_gpu_off_the_bus_again_is_a_persons_matter_at_once_whoever_saw_it(second: str) -> None:
     yard = yard_of(4)
-    for number in (1, 2):
-        see(yard, event(number=number, at_ms=yard.now_ms + 1, device=number))
+    for number, rule in ((1, "xid.79"), (2, second)):
+        see(yard, event(rule=rule, number=number, at_ms=yard.now_ms + 1, device=number))
         yard.tick(2)
         yard.tick(1)
         answer(yard)
     assert health_of(yard) is S.RETIRED
-    assert "xid.79 for the second time" in yard.state.health["a"].waits_for
+    assert f"off the bus for the second time ({second})" in yard.state.health["a"].waits_for
     assert yard.state.health["a"].not_before_ms > yard.now_ms
+
+
+@pytest.mark.parametrize(
+    ("rules", "days", "after"),
+    [
+        (("xid.119",) * 3, 8, S.RETIRED),  # too far apart for five remedies in a week
+        (("xid.119", "xid.62", "xid.119"), 8, S.PROBATION),
+        (("xid.119",) * 3, 40, S.PROBATION),  # its strikes are forgotten meanwhile
+        (("nic.down",) * 3, 8, S.PROBATION),
+    ],
+)
+def test_an_xid_that_two_cures_did_not_end_is_a_persons_matter(
+    rules: tuple[str, ...], days: int, after: HealthState
+) -> None:
+    yard = yard_of(4)
+    for number, rule in enumerate(rules):
+        see(yard, event(rule=rule, number=number, at_ms=yard.now_ms + 1))
+        yard.tick(2)
+        yard.tick(max(ladder.wait_ms(yard.state.health["a"].strikes) // 1000, 1))
+        answer(yard)
+        if number < len(rules) - 1:
+            assert health_of(yard) is S.PROBATION
+            yard.tick(days * 86_400)
+    assert health_of(yard) is after
+    if after is S.RETIRED:
+        assert "xid.119 came again after 2 cures" in yard.state.health["a"].waits_for
 
 
 def test_another_fault_of_a_node_that_came_back_waits_for_its_back_off() -> None:

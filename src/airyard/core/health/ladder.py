@@ -32,8 +32,10 @@ RETEST_MS = 30 * MINUTE_MS
 IN_PAIRS_MS = 40 * MINUTE_MS
 """What T4 has beyond that: half an hour until two other nodes are idle, and the tests with them."""
 _OF_GPUS = frozenset({Component.GPU, Component.GPU_MEMORY, Component.NVLINK, Component.DRIVER, None})
-_ONCE_ONLY = frozenset({"xid.79", "gpu.lost"})
-"""A second time is the vendor's matter."""
+_OFF_THE_BUS = frozenset({"xid.79", "gpu.lost", "gpu.off_bus", "check.gpu.lost"})
+"""One fault by the names that the kernel's log, NVML and a check give it: a second time is the vendor's matter."""
+CURES_OF_ONE_XID = 2
+"""Who has the same Xid again after so many cures, with their strikes not forgotten, has a fault that no restart cures."""
 
 
 def next_rung(health: NodeHealth, asked: Remedy, *, gpus: bool = True) -> Remedy:
@@ -60,8 +62,11 @@ def at_its_end(health: NodeHealth, asked: Remedy, now_ms: int) -> str:
     """Say why the machine tries no more; empty while it may."""
     if asked is Remedy.REPLACE:
         return "the fault asks for a new part"
-    if health.rule in _ONCE_ONLY and health.rule in health.past_rules:
-        return f"{health.rule} for the second time"
+    if health.rule in _OFF_THE_BUS and not _OFF_THE_BUS.isdisjoint(health.past_rules):
+        return f"a GPU was off the bus for the second time ({health.rule})"
+    cured = health.past_rules.count(health.rule) if health.rule.startswith("xid.") else 0
+    if cured >= CURES_OF_ONE_XID and strikes_left(health, now_ms) >= CURES_OF_ONE_XID:
+        return f"{health.rule} came again after {cured} cures"
     if health.attempt >= ATTEMPTS:
         return f"{health.attempt} remedies did not help"
     recent = sum(at_ms > now_ms - WEEK_MS for at_ms in health.remedied_ms)
