@@ -298,6 +298,29 @@ def test_the_last_node_of_a_small_pool_is_never_taken_out() -> None:
     assert "last node of its pool" in yard.state.stories["b"][-1].budget
 
 
+@pytest.mark.parametrize("label", ["rack", "fabric"])
+def test_of_one_rack_or_leaf_switch_half_of_the_nodes_are_taken_out_at_most_whatever_pool_they_are_in(
+    label: str,
+) -> None:
+    there = {"a", "b", "c", "d"}
+    nodes = [node(chr(ord("a") + index)) for index in range(26)]
+    nodes = [
+        replace(
+            one,
+            labels={label: "r7" if one.name in there else "r8"},
+            accelerator="GPU_8xH200" if one.name in "dxyz" else one.accelerator,
+        )
+        for one in nodes
+    ]
+    yard = Yard(*nodes)
+    for name, rule in (("a", "xid.79"), ("b", "xid.48"), ("c", "xid.62"), ("d", "xid.95"), ("e", "xid.140")):
+        see(yard, event(name, rule=rule))
+    assert [health_of(yard, name) in TAKEN_OUT for name in "abcde"] == [True, True, False, False, True]
+    for name in "cd":
+        kept = yard.state.stories[name][-1].budget
+        assert kept == f"an incident of {label} r7: 2 of its 4 nodes are out already"
+
+
 def test_the_same_on_many_nodes_opens_the_breaker_until_a_person_closes_it() -> None:
     yard = yard_of(10)
     soft = {

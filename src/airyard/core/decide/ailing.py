@@ -340,7 +340,20 @@ def _fleet(state: ClusterState, name: str, health: NodeHealth, now_ms: int) -> b
         remedies=sum(one.state is HealthState.RESETTING for one in known.values()),
         alike=len(alike | {name}),
         breaker_open=pool in state.breakers,
+        places=_places(state, name),
     )
+
+
+def _places(state: ClusterState, name: str) -> tuple[budget.Place, ...]:
+    """Return the rack and the leaf switch of a node, where labels name them, with how many of their nodes are out."""
+    mine, found = facility.places_of(state.nodes[name].labels), []
+    for place in mine:
+        there = [node for node in state.nodes if place in facility.places_of(state.nodes[node].labels)]
+        out = sum(
+            state.health[node].state in TAKEN_OUT for node in there if node != name and node in state.health
+        )
+        found.append(budget.Place(name=place, nodes=len(there), taken_out=out))
+    return tuple(found)
 
 
 def _scratch(state: ClusterState, now_ms: int) -> Scratch:

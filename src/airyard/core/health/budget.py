@@ -10,12 +10,23 @@ from dataclasses import dataclass
 SOFT_SHARE = 0.10
 HARD_SHARE = 0.25
 STOP_SHARE = 0.40
+PLACE_SHARE = 0.50
+"""Of the nodes of one rack or leaf switch: when more have a fault, it is not theirs."""
 SOFT_RATE = 0.03
 REMEDY_SHARE = 0.05
 WINDOW_MS = 600_000
 INCIDENT_NODES = 3
 BREAKER_SHARE = 0.25
 SMALL_POOL = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A rack or leaf switch with the node in it, over all pools. ``taken_out``: of its nodes, without this one."""
+
+    name: str
+    nodes: int
+    taken_out: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +42,7 @@ class Fleet:
     remedies: int = 0
     alike: int = 1
     breaker_open: bool = False
+    places: tuple[Place, ...] = ()
 
 
 def refusal(fleet: Fleet, *, hard: bool) -> str:
@@ -44,6 +56,11 @@ def refusal(fleet: Fleet, *, hard: bool) -> str:
     limit = at_most(fleet.nodes, HARD_SHARE if hard else SOFT_SHARE)
     if fleet.taken_out + 1 > limit:
         return f"{fleet.taken_out} of {fleet.nodes} nodes are out already, {limit} may be"
+    for place in fleet.places:
+        if place.taken_out + 1 > at_most(place.nodes, PLACE_SHARE):
+            return (
+                f"an incident of {place.name}: {place.taken_out} of its {place.nodes} nodes are out already"
+            )
     if not hard and fleet.soft_recently + 1 > at_most(fleet.nodes, SOFT_RATE):
         return f"{fleet.soft_recently} nodes were taken out within {WINDOW_MS // 60_000} minutes"
     return ""

@@ -96,6 +96,13 @@ def place_of(labels: Mapping[str, str] | None, supply: Supply) -> str:
     return f"rack {said['rack']}{fabric}" if said.get("rack") else ""
 
 
+def places_of(labels: Mapping[str, str] | None) -> tuple[str, ...]:
+    """Return, in words, what a node shares with others and may fail with: its rack, its leaf switch."""
+    said = labels or {}
+    rack = place_of(said, Supply.COOLING)
+    return tuple(one for one in (rack, f"fabric {said['fabric']}" if said.get("fabric") else "") if one)
+
+
 def supplies(event: HealthEvent) -> tuple[Supply, ...]:
     """Return which supplies an event says are short; a job's text never does."""
     if not event.confirmed or event.source is Source.JOB_LOG:

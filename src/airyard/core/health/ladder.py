@@ -35,7 +35,7 @@ _OF_GPUS = frozenset({Component.GPU, Component.GPU_MEMORY, Component.NVLINK, Com
 _OFF_THE_BUS = frozenset({"xid.79", "gpu.lost", "gpu.off_bus", "check.gpu.lost"})
 """One fault by the names that the kernel's log, NVML and a check give it: a second time is the vendor's matter."""
 CURES_OF_ONE_XID = 2
-"""Who has the same Xid again after so many cures, with their strikes not forgotten, has a fault that no restart cures."""
+"""Who has the same Xid again after so many cures, with their strikes not forgotten, has what no restart cures."""
 
 
 def next_rung(health: NodeHealth, asked: Remedy, *, gpus: bool = True) -> Remedy:
