@@ -1,4 +1,4 @@
-"""The rules over a GPU's caches, the speed of its links, and what it takes when nothing runs.
+"""The rules over a GPU's caches, the speed of its links, its power limit, and what it takes when nothing runs.
 
 Owns: what each of these readings has to be. Must not know: how it was read (``nvml.py``). They belong to the probe of
 ``gpu_checks.py``, which says how devices are judged one by one.
@@ -67,6 +67,38 @@ def _link_speed(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     )
 
 
+def _power_limit(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
+    limit, wanted = gpu.power_limit_w, limits["power_limit_w"]
+    usual = wanted or gpu.power_default_w
+    if limit is None or not usual:
+        return None
+    if abs(limit - usual) <= limits["power_limit_share"] * usual:
+        return fine("gpu.power_limit")
+    whose = "the limit of this site" if wanted else "its own limit"
+    text = f"{named(gpu)} may take {limit:.0f} W; {whose} is {usual:.0f} W"
+    step = f"`nvidia-smi -i {gpu.index} -pl {usual:.0f}`"
+    if wanted:
+        return failed(
+            "gpu.power_limit",
+            text,
+            step,
+            Component.GPU,
+            device=gpu.index,
+            value=limit,
+            threshold=usual,
+            unit="W",
+        )
+    return warned(
+        "gpu.power_limit",
+        text,
+        f"{step}, unless the machine is meant to be slower",
+        device=gpu.index,
+        value=limit,
+        threshold=usual,
+        unit="W",
+    )
+
+
 def _idle_power(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     least, most = limits.get("idle_power_w_least"), limits.get("idle_power_w_most")
     if gpu.power_w is None or least is None or most is None or gpu.pids:
@@ -85,6 +117,14 @@ def _idle_power(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
 
 
 CHECKS = (
+    Check(
+        name="gpu.power_limit",
+        number=15,
+        title="power limit",
+        passes="power_limit_w where it is set; else the board's own (else a warning)",
+        judge=each_gpu("gpu.power_limit", _power_limit),
+        component=Component.GPU,
+    ),
     Check(
         name="gpu.sram",
         number=7,

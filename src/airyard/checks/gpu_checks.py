@@ -363,23 +363,6 @@ def _temperature(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     )
 
 
-def _power(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
-    limit, usual = gpu.power_limit_w, gpu.power_default_w
-    if limit is None or not usual:
-        return None
-    if abs(limit - usual) <= limits["power_limit_share"] * usual:
-        return fine("gpu.power_limit")
-    return warned(
-        "gpu.power_limit",
-        f"{named(gpu)} may take {limit:.0f} W; its own limit is {usual:.0f} W",
-        f"`nvidia-smi -i {gpu.index} -pl {usual:.0f}`, unless the machine is meant to be slower",
-        device=gpu.index,
-        value=limit,
-        threshold=usual,
-        unit="W",
-    )
-
-
 def _pcie(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     width, most = gpu.pcie_width, limits.get("pcie_width") or gpu.pcie_width_max
     if width is None or most is None:
@@ -564,7 +547,6 @@ PROBE = Probe(
             "below idle_temperature_warn (else a warning)",
             _temperature,
         ),
-        _check("gpu.power_limit", 15, "power limit", "the board's own (else a warning)", _power),
         _check("gpu.pcie_width", 16, "PCIe lanes", "as many as machine and board have", _pcie),
         _check("gpu.nvlink", 18, "NVLinks", "all active", _links, Component.NVLINK),
         _check(

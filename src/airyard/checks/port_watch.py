@@ -29,16 +29,29 @@ DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 SYMBOLS_AN_HOUR = 120
 MISSED_LOOKS = 3
-_FATAL = ("excessive_buffer_overrun_errors", "local_link_integrity_errors")
+_FATAL = ("excessive_buffer_overrun_errors", "local_link_integrity_errors", "rnr_nak_retry_err")
 _DOWNED, _SYMBOLS = "link_downed", "symbol_error"
-COUNTERS = (_DOWNED, _SYMBOLS, *_FATAL)
+_A_MINUTE = {"link_error_recovery": 5, _SYMBOLS: 600, "roce_slow_restart": 600}
+"""From which growth in a minute on a link wears: 10 a second, but for recoveries, which are rare."""
+MINUTE_MS = 60_000
+WEARS_AGAIN = 3
+COUNTERS = (_DOWNED, *_A_MINUTE, *_FATAL)
+_OF_HARDWARE = frozenset({"rnr_nak_retry_err", "roce_slow_restart"})
+"""In the adapter's own folder, not in that of the standard's counters."""
 
 RULES: dict[str, tuple[str, str]] = {
     "rdma.down": ("high", f"down for {LONG_S:.0f} s at once: half of what NCCL waits"),
     "rdma.downtime": ("high", f"down for {SUSPECT_S} s in all within a day"),
     "rdma.gone": ("critical", f"down for {GONE_S // 60} min, or its adapter is away at {MISSED_LOOKS} looks"),
-    "rdma.errors": ("high", "overruns of its buffer or errors of its link's integrity grew"),
+    "rdma.errors": (
+        "high",
+        "overruns of its buffer, errors of its link's integrity or retries without a receiver grew",
+    ),
     "rdma.symbols": ("warning", f"more than {SYMBOLS_AN_HOUR} symbol errors in an hour"),
+    "rdma.wears": (
+        "warning; high at the third time in an hour",
+        "its link recovers more than 5 times a minute, or has 10 symbol errors or slow restarts a second",
+    ),
 }
 
 
@@ -52,14 +65,14 @@ class PortReading:
 
 
 def read_ports(root: Path, *, counters: bool) -> list[PortReading]:
-    """Read all ports below ``root`` but virtual functions. Cost: two small files a port, six with counters."""
+    """Read all ports below ``root`` but virtual functions. Cost: two small files a port, nine with counters."""
     found = []
     for folder in sorted(root.glob("sys/class/infiniband/*/ports/*")):
         device = folder.parent.parent
         if (device / "device" / "physfn").exists():
             continue
         state, physical = text_of(folder / "state"), text_of(folder / "phys_state")
-        texts = {name: text_of(folder / "counters" / name) for name in COUNTERS} if counters else {}
+        texts = {name: text_of(_file(folder, name)) for name in COUNTERS} if counters else {}
         found.append(
             PortReading(
                 name=f"{device.name}/{folder.name}",
@@ -68,6 +81,10 @@ def read_ports(root: Path, *, counters: bool) -> list[PortReading]:
             )
         )
     return found
+
+
+def _file(port: Path, counter: str) -> Path:
+    return port / ("hw_counters" if counter in _OF_HARDWARE else "counters") / counter
 
 
 @dataclass(slots=True)
@@ -80,6 +97,10 @@ class _Port:
     """When each ended, and how many ms it took."""
     counters: dict[str, int] = field(default_factory=dict)
     symbols: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=1_000))
+    minutes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By counter of wear, when its minute began, and by how much it grew since."""
+    counted_ms: int | None = None
+    wore: deque[int] = field(default_factory=lambda: deque(maxlen=WEARS_AGAIN))
     missed: int = 0
     told: set[str] = field(default_factory=set)
     """What was said of the outage that lasts."""
@@ -156,10 +177,36 @@ def _counted(one: PortReading, port: _Port, now_ms: int) -> Iterator[Sighting]:
         port.symbols.append((now_ms, grown[_SYMBOLS]))
     while port.symbols and port.symbols[0][0] <= now_ms - HOUR_MS:
         port.symbols.popleft()
+    if one.counters:
+        yield from _worn(one.name, port, grown, now_ms)
     symbols = sum(more for _, more in port.symbols)
     if _SYMBOLS in grown and symbols > SYMBOLS_AN_HOUR:
         text = f"{one.name}: {symbols:,} symbol errors within an hour"
         yield _sighting("rdma.symbols", Severity.WARNING, one.name, text, value=symbols)
+
+
+def _worn(name: str, port: _Port, grown: Mapping[str, int], now_ms: int) -> Iterator[Sighting]:
+    """Judge how fast a link's errors grow, a minute at a time; what comes again within the hour is no chance."""
+    fast = {}
+    span_ms = now_ms - port.counted_ms if port.counted_ms is not None else 0
+    port.counted_ms = now_ms
+    for counter, most in _A_MINUTE.items():
+        since_ms, so_far = port.minutes.get(counter, (now_ms, 0))
+        # Where nobody looked for longer, what grew was spread over that time.
+        so_far += grown.get(counter, 0) * MINUTE_MS // max(span_ms, MINUTE_MS)
+        if so_far > most:
+            fast[counter] = so_far
+        over = counter in fast or now_ms - since_ms >= MINUTE_MS
+        port.minutes[counter] = (now_ms, 0) if over else (since_ms, so_far)
+    if not fast or (port.wore and now_ms - port.wore[-1] < MINUTE_MS):
+        return  # one bad minute is one
+    port.wore.append(now_ms)
+    again = len(port.wore) == WEARS_AGAIN and port.wore[0] > now_ms - HOUR_MS
+    text = f"{name}: within a minute " + ", ".join(f"{counter} +{more:,}" for counter, more in fast.items())
+    if again:
+        text += ", the third such minute within an hour"
+    severity = Severity.HIGH if again else Severity.WARNING
+    yield _sighting("rdma.wears", severity, name, text, value=max(fast.values()))
 
 
 def _sighting(

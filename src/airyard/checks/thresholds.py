@@ -20,8 +20,8 @@ from airyard.core.health.limit_names import EVERYWHERE, NAMES, TABLES, wrong_wit
 from airyard.core.plain import LINE, plain, plain_name
 
 VERSION = 1
-_GENERATIONS = re.compile(r"\b(GB300|B300|GB200|B200|GH200|H200|H100|H800|A100|A800)\b", re.IGNORECASE)
-_SAME = {"GB300": "B300", "GB200": "B200", "H800": "H100", "A800": "A100"}
+_GENERATIONS = re.compile(r"\b(GB300|B300|GB200|B200|GH200|H200|H100|H800|A100|A800|A10)\b", re.IGNORECASE)
+_SAME = {"GB300": "B300", "H800": "H100", "A800": "A100"}
 _ONE_SOCKET = re.compile(r"PCIe|NVL\b", re.IGNORECASE)
 """Boards of their own in a slot: no NVSwitch, and fewer links or none."""
 

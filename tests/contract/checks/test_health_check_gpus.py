@@ -146,6 +146,17 @@ def test_what_is_only_odd_warns_and_passes(gpus: FakeGpus, reading: dict[str, An
     assert [(one["check"], one["status"]) for one in found] == [(check, "WARN")]
 
 
+def test_a_power_limit_that_the_site_set_is_due(gpus: FakeGpus) -> None:
+    limits = gpus.file.parent / "own.toml"
+    limits.write_text("version = 1\n[H100]\npower_limit_w = 650\n")
+    gpus.set(power_limit_mw=650_000, gpu2__power_limit_mw=700_000)
+    code, found = checked(gpus, "--thresholds", str(limits))
+    assert code == 1
+    assert [(one["check"], one["status"], one["device"], one["threshold"]) for one in found] == [
+        ("gpu.power_limit", "FAIL", 2, 650)
+    ]
+
+
 @pytest.mark.parametrize(
     ("call", "check"),
     [

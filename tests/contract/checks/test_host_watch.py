@@ -113,11 +113,13 @@ def test_ports_are_read_without_virtual_functions(tmp_path: Path) -> None:
         (folder / "counters").mkdir(parents=True)
         (folder / "state").write_text(state + "\n")
         (folder / "phys_state").write_text("5: LinkUp\n")
+        (folder / "hw_counters").mkdir()
         (folder / "counters" / "link_downed").write_text("7\n")
+        (folder / "hw_counters" / "rnr_nak_retry_err").write_text("3\n")
     (tmp_path / "sys/class/infiniband/mlx5_2/device/physfn").mkdir(parents=True)
     found = read_ports(tmp_path, counters=True)
     assert [(one.name, one.up, dict(one.counters)) for one in found] == [
-        ("mlx5_0/1", True, {"link_downed": 7}),
-        ("mlx5_1/1", False, {"link_downed": 7}),
+        ("mlx5_0/1", True, {"link_downed": 7, "rnr_nak_retry_err": 3}),
+        ("mlx5_1/1", False, {"link_downed": 7, "rnr_nak_retry_err": 3}),
     ]
     assert [dict(one.counters) for one in read_ports(tmp_path, counters=False)] == [{}, {}]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from airyard.checks.port_watch import PortReading, PortWatch
 
 UP, DOWN = True, False
@@ -75,6 +77,33 @@ def test_counters_that_were_high_before_were_reset_or_leapt_say_nothing() -> Non
 def test_fatal_counters_and_many_symbol_errors() -> None:
     grows = looked(port(excessive_buffer_overrun_errors=1), port(excessive_buffer_overrun_errors=2))
     assert grows == ["rdma.errors"]
+    assert looked(port(rnr_nak_retry_err=0), port(rnr_nak_retry_err=1)) == ["rdma.errors"]
     assert looked(*[port(symbol_error=60 * number) for number in range(3)], every_s=60) == []
     assert looked(*[port(symbol_error=61 * number) for number in range(3)], every_s=60) == ["rdma.symbols"]
     assert looked(*[port(symbol_error=61 * number) for number in range(9)], every_s=3600) == []
+
+
+@pytest.mark.parametrize(
+    ("counter", "calm", "fast"),
+    [("link_error_recovery", 5, 6), ("roce_slow_restart", 600, 601)],
+)
+def test_a_link_that_errs_fast_wears_and_is_grave_at_the_third_minute_of_an_hour(
+    counter: str, calm: int, fast: int
+) -> None:
+    def severities(each_minute: int, every_s: int) -> list[str]:
+        watch, found = PortWatch(), []
+        for turn in range(5):
+            grown = each_minute * turn * max(every_s, 60) // 60
+            found += watch.look([port(**{counter: grown})], turn * every_s * 1000)
+        assert {one.rule for one in found} <= {"rdma.wears"}
+        return [one.severity.value for one in found]
+
+    assert severities(calm, 60) == []
+    assert severities(fast, 60) == ["WARNING", "WARNING", "HIGH", "HIGH"]
+    assert severities(fast, 1_860) == ["WARNING"] * 4
+
+
+def test_errors_that_come_within_seconds_are_one_bad_minute() -> None:
+    assert looked(*[port(link_error_recovery=6 * number) for number in range(20)]) == ["rdma.wears"]
+    assert looked(*[port(link_error_recovery=number) for number in range(40)], every_s=12) == []
+    assert looked(*[port(link_error_recovery=40 * number) for number in range(4)], every_s=600) == []

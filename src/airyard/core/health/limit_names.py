@@ -6,7 +6,7 @@ Owns: which tables and names there are. Must not know: values, what a limit is f
 from __future__ import annotations
 
 EVERYWHERE = "all"
-TABLES = (EVERYWHERE, "A100", "H100", "H200", "GH200", "B200", "B300")
+TABLES = (EVERYWHERE, "A10", "A100", "H100", "H200", "GH200", "B200", "GB200", "B300")
 """``all``, and the generations of GPUs that are told apart: each board counts as one of them, or only has ``all``."""
 
 NAMES = frozenset(
@@ -53,6 +53,7 @@ NAMES = frozenset(
         "peer_gb_s",
         "peer_share_fail",
         "power_limit_share",
+        "power_limit_w",
         "rdma_gbit_s_least",
         "rdma_ports_least",
         "remapped_uncorrected_fail",
