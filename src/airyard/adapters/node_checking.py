@@ -15,6 +15,11 @@ from airyard.core.errors import Unavailable
 _LOOK_S = 0.2
 _END_S = 10.0
 """So long an agent has to say that it ended a round; it kills it within a second."""
+_NEXT = {
+    "CHECKS_BUSY": "ask again when it is over: one at a time a machine, a full round takes 15 minutes at most",
+    "NODE_IN_USE": "wait for its runs, or empty it (`airyard drain NODE`); a check without --full disturbs nobody",
+    "UNKNOWN_NODE": "`airyard nodes` lists the nodes; the machine may have joined again with others",
+}
 
 
 def check_over(
@@ -75,5 +80,6 @@ def refused(machine: str, error: Mapping[str, Any]) -> Unavailable:
     return Unavailable(
         f"nothing was checked: {error['message']}",
         code=str(error["code"]),
+        fix=_NEXT.get(str(error["code"])),
         details={"machine": machine},
     )

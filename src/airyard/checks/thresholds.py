@@ -169,7 +169,10 @@ def load(own: Path | None = None) -> Table:
         ) as file:  # a pipe in its place must not hang
             read = file.read(_MOST_BYTES + 1)
         text = read.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        why = f"it cannot be read: {error.strerror or error}"
+        raise _refusal(str(own), why, "Check its path and its rights.") from None
+    except UnicodeDecodeError as error:
         raise _refusal(str(own), f"it cannot be read: {error}") from None
     if len(read) > _MOST_BYTES:
         raise _refusal(str(own), f"it has more than {_MOST_BYTES >> 20} MiB")

@@ -165,8 +165,9 @@ def _presence(machine: Document) -> str:
 def _health(health: Document | None) -> str:
     if not health:
         return ""
-    parts = [f"{health['state'].lower()} since {formats.moment(health['since'])}"]
-    if health["rule"] and health["state"] != "HEALTHY":
+    since = f" since {formats.moment(health['since'])}" if health["since"] else ""
+    parts = [f"{health['state'].lower()}{since}"]
+    if health["rule"] and (health["state"] != "HEALTHY" or health["score"]):
         parts.append(f"{health['rule']}, score {health['score']:g}")
     if health["attempt"] and health["state"] not in ("HEALTHY", "PROBATION", "RESETTING"):
         parts.append(f"remedy {health['attempt']} of 3 ({health['remedy']})")

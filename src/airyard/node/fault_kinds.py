@@ -76,6 +76,13 @@ KINDS: Mapping[str, FaultKind] = {
             lines=({"load": {"temperature_c": 92, "clock_reasons": 0x040, "seconds": 60}},),
             seen_as="gpu.throttled_long",
         ),
+        FaultKind(
+            name="power-brake",
+            text="slowed down by the power brake for a minute at work",
+            of="device",
+            lines=({"load": {"clock_reasons": 0x080, "seconds": 60}},),
+            seen_as="gpu.throttled_long",
+        ),
         _port("ib-down", "an RDMA port is down for four minutes", "rdma.gone", 240),
         _port("ib-flap", "an RDMA port is down for 8 s, four times", "rdma.downtime", 8, 8, 8, 8),
         FaultKind(

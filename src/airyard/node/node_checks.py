@@ -85,7 +85,9 @@ class NodeChecks:
         with self._lock:
             for other in self._running:
                 if other.name != name and not other.over.is_set():
-                    raise ChecksRefused("CHECKS_BUSY", f"a round of checks runs on {other.node} already")
+                    where = "" if other.node == node.name else f", on the machine of {node.name}"
+                    message = f"a round of checks runs on {other.node} already{where}"
+                    raise ChecksRefused("CHECKS_BUSY", message)
                 other.over.set()
             mine = Round(
                 name=name, node=node.name, heavy=bool(python) or profile is Profile.FULL, over=Event()

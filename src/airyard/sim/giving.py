@@ -78,7 +78,11 @@ class Giver:
             raise UserError(f"{kind.name} is of no GPU: it takes no --device", code="BAD_DEVICE")
         if device is not None and device not in self._devices:
             last = len(self._devices) - 1
-            raise UserError(f"{self._name} has no GPU {device}: it has 0 to {last}", code="BAD_DEVICE")
+            raise UserError(
+                f"{self._name} has no GPU {device}: it has 0 to {last}",
+                code="BAD_DEVICE",
+                fix=f"`airyard nodes {self._name}` shows it",
+            )
         if kind.of == "machine":
             self._ask(do=kind.name, back_after=EVER)
         else:

@@ -22,7 +22,7 @@ def dialogue() -> tuple[Dialogue, threading.Event]:
     return made, woken
 
 
-def code_for(answer: dict[str, object]) -> str:
+def refusal_of(answer: dict[str, object]) -> Unavailable | None:
     made, woken = dialogue()
     made.begin()
 
@@ -36,10 +36,31 @@ def code_for(answer: dict[str, object]) -> str:
     try:
         assert check_over(made, "m", ASKED, lambda: False) == answer["result"]
     except Unavailable as problem:
-        return problem.code
+        return problem
     finally:
         agent.join()
-    return ""
+    return None
+
+
+def code_for(answer: dict[str, object]) -> str:
+    refusal = refusal_of(answer)
+    return refusal.code if refusal is not None else ""
+
+
+@pytest.mark.parametrize(
+    ("code", "next_step"),
+    [
+        ("CHECKS_BUSY", "ask again when it is over"),
+        ("NODE_IN_USE", "`airyard drain NODE`"),
+        ("UNKNOWN_NODE", "`airyard nodes`"),
+    ],
+)
+def test_a_refusal_says_what_to_do_next(code: str, next_step: str) -> None:
+    refusal = refusal_of({"ok": False, "error": {"code": code, "message": "n1 is such"}})
+    assert refusal is not None
+    assert refusal.fix is not None
+    assert (refusal.code, next_step in refusal.fix.text) == (code, True)
+    assert "n1 is such" in refusal.message
 
 
 def test_an_older_agent_is_said_to_be_one_and_nobody_waits() -> None:

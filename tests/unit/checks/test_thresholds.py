@@ -96,8 +96,10 @@ def test_a_pipe_in_place_of_a_file_hangs_nobody(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match=r"cannot be read: No such file or directory$") as refused:
         load(tmp_path / "none.toml")
+    assert refused.value.fix is not None
+    assert refused.value.fix.text == "Check its path and its rights."
 
 
 def test_own_limits_change_what_they_name_and_nothing_else(tmp_path: Path) -> None:

@@ -76,6 +76,24 @@ def test_health_events_begin_with_incidents_of_the_facility(airyard: Any) -> Non
     assert airyard("health", "events", answers={"GET /health/events": [older]})[0] == 0
 
 
+def test_a_node_that_little_speaks_against_says_what_and_how_much(airyard: Any) -> None:
+    health = {
+        "state": "HEALTHY", "since": None, "rule": "xid.63", "score": 2.0, "attempt": 0, "remedy": "NONE",
+        "retest": "T1", "strikes": 0, "waits_for": "", "not_before": None, "waits": None,
+    }  # fmt: skip
+    code, out, _ = airyard("nodes", "n1", answers={"GET /nodes/n1": [page(node("n1", health=health))]})
+    assert (code, "healthy; xid.63, score 2\n" in out) == (0, True)
+    well = {**health, "since": AT, "score": 0.0}
+    out = airyard("nodes", "n1", answers={"GET /nodes/n1": [page(node("n1", health=well))]})[1]
+    assert "healthy since 2026-12-02 12:00:00 +00:00\n" in out
+    answers = {"POST /health/report": [{"taken": 1}], "GET /nodes/n1": [page(node("n1", health=health))]}
+    out = airyard("health", "report", "n1", "--rule", "xid.63", answers=answers)[1]
+    assert out == "n1 is healthy, score 2\n"
+    answers["GET /nodes/n1"] = [page(node("n1"))]
+    out = airyard("health", "report", "n1", "--rule", "xid.13", answers=answers)[1]
+    assert out == "n1 is healthy; this weighs nothing\n"
+
+
 def test_a_span_that_is_too_long_is_refused_before_anybody_is_asked(airyard: Any) -> None:
     code, _, err = airyard("health", "events", "--since", "99999999d")
     assert (code, "Invalid value for '--since'" in err, "11,574d" in err) == (2, True, True)

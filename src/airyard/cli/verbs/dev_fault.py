@@ -6,7 +6,7 @@ Owns: its words. Must not know: what is written where (``sim/giving.py``), rules
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -15,7 +15,10 @@ from airyard.cli import formats
 from airyard.cli.app import App, Verb, pass_app
 from airyard.core.errors import UserError
 
-LONGEST_S = 86_400.0
+if TYPE_CHECKING:
+    from airyard.node.fault_kinds import FaultKind
+
+LONGEST_S, STRAGGLES_S = 86_400.0, 60.0
 
 
 def _complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -32,12 +35,11 @@ def _complete(context: click.Context, parameter: click.Parameter, begun: str) ->
 @click.option(
     "--seconds",
     type=click.FloatRange(0, LONGEST_S, min_open=True),
-    default=60.0,
     help="How long a straggler is one (60); Ctrl-C ends it, too.",
 )
 @pass_app
 def fault(
-    app: App, node: str | None, kind: str | None, device: int | None, clear: bool, seconds: float
+    app: App, node: str | None, kind: str | None, device: int | None, clear: bool, seconds: float | None
 ) -> None:
     """Give a simulated node a fault, which is found, judged and mended as a real one. Without a node: list the kinds.
 
@@ -48,12 +50,15 @@ def fault(
     from airyard.sim.giving import Giver, kind_of
 
     if node is None:
+        if clear or device is not None or seconds is not None:
+            raise UserError("of which node?", code="BAD_ARGUMENTS", fix="`airyard nodes` lists the nodes")
         _list(app)
         return
     if clear is (kind is not None):
         text = "either a KIND or --clear" if clear else f"which fault is {node} to have?"
         raise UserError(text, code="BAD_ARGUMENTS", fix="`airyard dev fault` lists the kinds")
     wanted = kind_of(kind) if kind is not None else None
+    _check_options(wanted, device, seconds)
     found = app.client.node(node)
     giver = Giver(home_folder(app.options.get("home")), found["node"], app.client.nodes())
     keys = [f"{run['run_id']}.{run['attempt']}.{run['member']}" for run in found["runs"]]
@@ -67,19 +72,36 @@ def fault(
             f"{node}: {len(giver.halt(keys))} processes stand still until `airyard dev fault {node} --clear`"
         )
     elif wanted.name == "straggler":
-        until_s = time.monotonic() + seconds
-        app.console.note(f"{node}: slow for {seconds:g} s; Ctrl-C ends it")
+        lasts_s = STRAGGLES_S if seconds is None else seconds
+        until_s = time.monotonic() + lasts_s
+        app.console.note(f"{node}: slow for {lasts_s:g} s; Ctrl-C ends it")
         giver.hold_back(keys, lambda: time.monotonic() < until_s)
         text = f"{node}: as fast as before"
     else:
         giver.give(wanted, device)
         done["device"] = (device or 0) if wanted.of == "device" else None
         where = f", GPU {device or 0}" if wanted.of == "device" else ""
-        text = f"{node}{where}: {wanted.text}. See `airyard nodes {node}`"
+        see = f"health pair {node} OTHER" if wanted.name == "slow-pair" else f"nodes {node}"
+        text = f"{node}{where}: {wanted.text}. See `airyard {see}`"
     if app.as_json:
         app.console.data(done)
     else:
         app.console.text(text)
+
+
+def _check_options(wanted: FaultKind | None, device: int | None, seconds: float | None) -> None:
+    """Refuse options that would do nothing. ``wanted``: None for ``--clear``. Raises: UserError."""
+    what = wanted.name if wanted is not None else "--clear"
+    if device is not None and (wanted is None or wanted.of != "device"):
+        raise UserError(
+            f"{what} is of no single GPU: it takes no --device", code="BAD_DEVICE", fix="leave --device out"
+        )
+    if seconds is not None and what != "straggler":
+        raise UserError(
+            f"{what} takes no --seconds: only a straggler is over by itself",
+            code="BAD_ARGUMENTS",
+            fix="leave --seconds out" + ("" if wanted is None else "; --clear takes the fault away"),
+        )
 
 
 def _list(app: App) -> None:

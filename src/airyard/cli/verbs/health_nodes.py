@@ -116,7 +116,8 @@ def report(
         app.console.data({**answer, "event_id": event["event_id"]})
         return
     after = app.client.node(node)["node"].get("health")
-    app.console.text(f"{node} is {after['state'].lower() if after else 'healthy'}")
+    against = f", score {after['score']:g}" if after and after["score"] else "; this weighs nothing"
+    app.console.text(f"{node} is {after['state'].lower() if after else 'healthy'}{against}")
 
 
 @click.command("notifications", cls=Verb)
