@@ -224,6 +224,7 @@ JUDGEMENT = Judgement(
         next_step="reboot it",
         confidence=0.9,
         first_rank=3,
+        rank_why="it is process 7 of m1",
         blamed_node="m1",
         blamed_device="GPU-1",
         confirmed=True,

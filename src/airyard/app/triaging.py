@@ -6,6 +6,7 @@ Must not know: HTTP, what a line means (``core/triage``). Reading blocks; not fo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -69,8 +70,16 @@ def verdict_of(evidence: Evidence, attempt: Attempt, events: Sequence[HealthEven
     """Judge what was read, with what monitors have seen by now."""
     exits = [exit_ for member in attempt.members if (exit_ := _exit(member)) is not None]
     nodes = {member.index: member.node for member in attempt.members}
-    found = judge(evidence.findings, exits=exits, events=events, nodes=nodes)
+    found = judge(
+        evidence.findings, exits=exits, events=events, nodes=nodes, devices=_devices_of_nodes(attempt)
+    )
     return with_run(found, attempt)
+
+
+def _devices_of_nodes(attempt: Attempt) -> dict[str, tuple[int, ...]]:
+    """Return the GPUs of each node as its member's processes count them; of a node with several members none."""
+    once = Counter(member.node for member in attempt.members)
+    return {member.node: member.devices for member in attempt.members if once[member.node] == 1}
 
 
 def judgement_of(evidence: Evidence, attempt: Attempt, events: Sequence[HealthEvent] = ()) -> Judgement:
@@ -136,6 +145,11 @@ def _event(state: ClusterState, member: Member, hit: Hit) -> HealthEvent:
     )
 
 
+def _is_rank(member: Member) -> bool:
+    """Return whether its command is one process, which is a rank; more of them say their own in their lines."""
+    return len(member.devices) <= 1
+
+
 def _read(store: LogStore, attempt: Attempt, member: Member, most_octets: int) -> tuple[Findings, bool]:
     """Read one member's log, each stream by itself: their pieces are not lines of one text.
 
@@ -144,11 +158,10 @@ def _read(store: LogStore, attempt: Attempt, member: Member, most_octets: int) -
     key = attempt.member_key(member.index)
     octets = store.end(key).bytes
     begin = 0 if octets <= most_octets else store.seek_tail(key, most_octets // OCTETS_A_LINE)
-    # A member whose command is one process is a rank; more of them say their own in their lines.
-    rank = member.index if len(member.devices) <= 1 else None
+    rank = member.index if _is_rank(member) else None
     readers = {
         stream: Reader(f"node {member.index} {stream.name.lower()}", rank=rank, host=member.node)
-        for stream in _TEXT
+        for stream in (*_TEXT, LogStream.AIRYARD)
     }
     left = 4 * most_octets
     for record_stream, data in _records(store, attempt, member, begin):
@@ -158,8 +171,10 @@ def _read(store: LogStore, attempt: Attempt, member: Member, most_octets: int) -
         if left <= 0:
             break
     found = Findings()
-    for reader in readers.values():
-        found.merge(reader.findings())
+    for stream, reader in readers.items():
+        said = reader.findings()
+        # Of the runner's own notes only whose process is whose: they speak of failures, too.
+        found.merge(said if stream in _TEXT else Findings(places=said.places))
     return found, begin == 0 and left > 0
 
 
@@ -178,7 +193,7 @@ def _exit(member: Member) -> RankExit | None:
     if exit_ is None or exit_.cause is None:
         return None
     return RankExit(
-        rank=member.index,
+        rank=member.index if _is_rank(member) else None,
         code=exit_.code,
         signal=exit_.signal,
         at_ms=exit_.at_ms,

@@ -23,7 +23,7 @@ def rows(said: Said, *, colour: bool = False) -> list[Pair]:
     pairs = [
         ("cause", f"{said['message']} ({said['rule']})"),
         ("class", formats.paint(said["class"], _COLOURS.get(said["class"]), colour) + f" → {said['cause']}"),
-        ("first rank", "-" if said["first_rank"] is None else str(said["first_rank"])),
+        ("first rank", first_rank(said)),
         ("blamed", blamed(said)),
         ("confidence", f"{said['confidence']:.0%}"),
         ("action", str(said["action"]).replace("_", " ")),
@@ -57,6 +57,13 @@ def from_what(judgement: Said) -> str:
     """``from 2 of 2 logs``; and what was missing."""
     missing = f", without {judgement['missing']}" if judgement.get("missing") else ""
     return f"from {judgement['logs']} of {formats.plural(judgement['members'], 'log')}{missing}"
+
+
+def first_rank(said: Said) -> str:
+    """Say which rank failed first, and how that is known where its own line does not tell; else why it is not."""
+    rank = "-" if said["first_rank"] is None else str(said["first_rank"])
+    why = said.get("rank_why")  # a server of before says nothing of it
+    return f"{rank} ({why})" if why else rank
 
 
 def blamed(said: Said) -> str:

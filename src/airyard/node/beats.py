@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from airyard.core.health import hangs
+from airyard.core.triage.rank_notes import where_ranks_run
 from airyard.node.flight import FlightReader
 from airyard.node.identity import Identity
 from airyard.node.job_files import read_small
@@ -128,14 +129,16 @@ class BeatWatch:
         Cost: one small read a rank; of a member that stands still, also one of all processes, once a stall.
         """
         beats = [] if self._off else self._read(now_s)
-        self.pids = {beat.rank: beat.pid for beat in beats}
+        pids = {beat.rank: beat.pid for beat in beats}
+        told = [] if pids == self.pids or not pids else [where_ranks_run(pids)]
+        self.pids = pids
         if not beats:
             return [], []
         late = any(beat.is_late for beat in beats)
         if not late:
             self._asked.clear()
         asked = set(self._asked)
-        notes = self._ask(beats) if late else []
+        notes = [*told, *(self._ask(beats) if late else [])]
         ranks = [self._rank(beat, with_stack=beat.pid in asked) for beat in beats]
         same = [_without_age(rank) for rank in ranks]
         soon = now_ms - self._sent_ms < SEND_EVERY_MS

@@ -52,6 +52,8 @@ class VerdictDoc(Answer):
     blamed_device: str | None
     evidence: list[EvidenceDoc]
     also_seen: list[str]
+    rank_why: str = ""
+    """How ``first_rank`` is known where its own line does not say so, or why it is null."""
 
 
 class JudgementDoc(Answer):

@@ -100,3 +100,36 @@ def test_only_what_was_seen_of_its_nodes_and_devices_in_its_time_is_the_attempts
     assert verdict is not None
     assert (verdict.cause, verdict.confirmed, verdict.blamed_node) == (Cause.NETWORK, True, "a")
     assert not may_be_confirmed(verdict)
+
+
+def test_the_rank_of_a_lost_gpu_is_read_from_where_its_runner_and_nccl_say_that_ranks_run(
+    tmp_path: Path,
+) -> None:
+    yard = Yard(node("a"))
+    run_id = yard.submit(workload("GPU_8xH100"))
+    yard.place()
+    yard.start(f"{run_id}.0.0")
+    yard.exit(f"{run_id}.0.0", Cause.USER_CODE)
+    attempt = yard.run(run_id).attempts[0]
+    store, key = FileLogStore(tmp_path), attempt.member_key(0)
+    lines = [
+        f"pod:{9 + rank}:70 [{rank}] NCCL INFO comm 0x1 rank {rank} nranks 8 cudaDev {rank} busId {rank + 1}a000\n"
+        for rank in range(8)
+    ]
+    put(store, key, *lines)
+    note = LogRecord(
+        stream=LogStream.AIRYARD,
+        seq=len(lines),
+        time_ns=9,
+        payload=b"ranks and their processes: 5 is 2188\nRuntimeError: CUDA error: uncorrectable ECC error\n",
+    )
+    store.append(key, encode(note))
+    by_device = seen(yard.now_ms, 1, rule="gpu.lost", device=3, severity=Severity.CRITICAL)
+    line = "NVRM: Xid (PCI:0000:ff:00): 119, pid=2188, name=python, Timeout after 6s of waiting for RPC"
+    by_process = seen(yard.now_ms, 2, rule="xid.119", severity=Severity.CRITICAL, evidence=(line,))
+    evidence = read(store, attempt)
+    said = [judgement_of(evidence, attempt, [event]).verdict for event in (by_device, by_process)]
+    store.close()
+
+    assert [verdict.first_rank for verdict in said if verdict is not None] == [3, 5]
+    assert not evidence.findings.findings  # what the runner notes is no finding

@@ -68,6 +68,8 @@ class FailureCause:
     next_step: str
     confidence: float
     first_rank: int | None = None
+    rank_why: str = ""
+    """How the first rank is known where its own line does not say so, or why it is not known. Empty: nothing to say."""
     blamed_node: str = ""
     blamed_device: str = ""
     """UUID, PCI id or index as the evidence names it."""
@@ -88,6 +90,7 @@ class FailureCause:
             "confidence": self.confidence,
             "confirmed": self.confirmed,
             "first_rank": self.first_rank,
+            "rank_why": self.rank_why,
             "blamed_node": self.blamed_node or None,
             "blamed_device": self.blamed_device or None,
             "evidence": [

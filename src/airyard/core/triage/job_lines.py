@@ -44,7 +44,7 @@ _PREFIXES = (
     (re.compile(r"[\[(]?(?:" + _STAMP + r")[\])]?(?: UTC)?:? ?(?:- |\| )?"), "stamp"),
     (re.compile(r"(?P<host>[a-zA-Z][\w.-]*\d[\w.-]*|\d{1,3}(?:\.\d{1,3}){3})(?:: | \| )(?=\S)"), "host"),
 )
-_NCCL = re.compile(r"(?P<host>[\w.-]+):\d+:\d+ \[(?P<device>\d+)\] (?:NCCL |[\w./]+:\d+ NCCL )")
+_NCCL = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d{1,10}):\d+ \[(?P<device>\d+)\] (?:NCCL |[\w./]+:\d+ NCCL )")
 _TORCH_RANK = re.compile(r"\[(?:PG[^\]]*? )?Rank (\d+)\]|\bon rank (\d+)\b|\bRank (\d+)\b(?= )", re.I)
 _LOCAL_RANK = re.compile(r"\blocal_rank: (\d+)")  # of the launcher that tells who failed
 _MOST_PREFIXES = 6
@@ -52,10 +52,16 @@ _MOST_PREFIXES = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLine:
-    """A line without colours and prefixes. ``device`` is the GPU's index on its host, where the line says so."""
+    """A line without colours and prefixes. ``device`` is the GPU's index on its host, where the line says so.
+
+    ``prefix_rank``: the rank that a prefix tells; ``rank`` may also be one that the text speaks of. ``pid``: of the
+    process, where NCCL heads the line.
+    """
 
     text: str
     rank: int | None = None
+    prefix_rank: int | None = None
+    pid: int | None = None
     local_rank: int | None = None
     member: int | None = None
     host: str = ""
@@ -90,6 +96,7 @@ def parse_line(line: str) -> JobLine:
         else:
             break
     nccl = _NCCL.search(line[:200])
+    prefix_rank = rank
     if rank is None:
         inner = _TORCH_RANK.search(line[:300])
         rank = int(next(each for each in inner.groups() if each)) if inner is not None else None
@@ -98,6 +105,8 @@ def parse_line(line: str) -> JobLine:
     return JobLine(
         text=line,
         rank=rank,
+        prefix_rank=prefix_rank,
+        pid=int(nccl["pid"]) if nccl is not None else None,
         local_rank=local,
         member=member,
         host=nccl["host"] if nccl is not None else host,

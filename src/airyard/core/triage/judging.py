@@ -16,7 +16,9 @@ from airyard.core.health.facts import Component, HealthEvent, Severity
 from airyard.core.health.slowing import SLOWNESS
 from airyard.core.run import Cause
 from airyard.core.triage.causes import Action, EvidenceLine, FailureCause, FailureClass
+from airyard.core.triage.first_ranks import Named, of_event, of_fault, unnamed
 from airyard.core.triage.machine_faults import MachineFault, faults
+from airyard.core.triage.places import Places
 from airyard.core.triage.reading import Collective, Finding, Findings
 from airyard.core.triage.signatures import Role
 
@@ -38,9 +40,9 @@ _YEAR_MS = 365 * 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankExit:
-    """How a rank's process ended."""
+    """How a rank's process ended. ``rank`` None: it is one of several of a launcher, and which is not known."""
 
-    rank: int
+    rank: int | None
     code: int | None = None
     signal: int | None = None
     at_ms: int | None = None
@@ -53,27 +55,40 @@ def judge(
     exits: Sequence[RankExit] = (),
     events: Sequence[HealthEvent] = (),
     nodes: Mapping[int, str] | None = None,
+    devices: Mapping[str, Sequence[int]] | None = None,
 ) -> FailureCause:
-    """Return the verdict on one failure. ``nodes``: on which node each rank ran, where that is known."""
+    """Return the verdict on one failure. ``nodes``: on which node each rank ran, where that is known.
+
+    ``devices``: the GPUs of each node in the order in which its processes count them, where that is known.
+    """
     roots = _reported([each for each in findings.findings if each.signature.role is Role.ROOT])
     root = _first_root(roots)
     exits = exits or _told_exits(findings)
     fault = _machine_fault(faults(findings.kernel), root)
     event = _health_event(events, root)
-    verdict: FailureCause | None = None
+    named = Named()
+    verdict: FailureCause
     if event is not None and not _explicit(root):
         verdict = _of_event(event, root)
+        named = of_event(event, Places(findings.places), devices or {})
     elif fault is not None and fault.hard and not _vetoed(fault, root):
         verdict = _of_fault(fault, root)
+        named = of_fault(fault, Places(findings.places))
     elif root is not None:
         verdict = _of_root(root, findings, fault)
         if fault is not None and fault.hard and not verdict.confirmed:
             verdict = replace(verdict, cascade=(fault.rule,))  # told of, so that somebody may look at it
     elif fault is not None:
         verdict = _of_fault(fault, None)
+        named = of_fault(fault, Places(findings.places))
     else:
         verdict = _of_silence(findings, exits)
-    return _blame(_first(verdict, findings), nodes or {}, findings)
+    if named.rank is not None:
+        verdict = replace(verdict, first_rank=named.rank, rank_why=named.why)
+    verdict = _first(verdict, findings)
+    if verdict.first_rank is None:
+        verdict = replace(verdict, rank_why=named.why or unnamed(verdict))
+    return _blame(verdict, nodes or {}, findings)
 
 
 def _told_exits(findings: Findings) -> list[RankExit]:
@@ -98,7 +113,8 @@ def _first(verdict: FailureCause, findings: Findings) -> FailureCause:
         return verdict
     earliest = min((one.at for one in findings.first_failed), default="")
     ranks = {one.rank for one in findings.first_failed if one.at == earliest}
-    return replace(verdict, first_rank=ranks.pop()) if len(ranks) == 1 else verdict
+    why = "its launcher saw it fail first"
+    return replace(verdict, first_rank=ranks.pop(), rank_why=why) if len(ranks) == 1 else verdict
 
 
 def _reported(roots: Sequence[Finding]) -> Sequence[Finding]:
@@ -355,7 +371,7 @@ def _of_silence(findings: Findings, exits: Sequence[RankExit]) -> FailureCause:
     if crashed is not None:
         return _unknown(
             "process.crashed",
-            f"rank {crashed.rank} ended by signal {crashed.signal}",
+            f"{_who(crashed)} ended by signal {crashed.signal}",
             findings,
             "run it with PYTHONFAULTHANDLER=1 to see where",
         )
@@ -377,6 +393,10 @@ def _of_silence(findings: Findings, exits: Sequence[RankExit]) -> FailureCause:
     return _unknown(
         "nothing.found", "nothing in these logs looks like a failure", findings, "nothing", Action.NONE
     )
+
+
+def _who(exit_: RankExit) -> str:
+    return f"rank {exit_.rank}" if exit_.rank is not None else "a launcher of several ranks"
 
 
 def _memory(findings: Findings, rank: int | None, confidence: float) -> FailureCause:

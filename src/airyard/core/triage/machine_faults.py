@@ -5,7 +5,7 @@ Owns: grouping, what a burst is the sign of. Must not know: what jobs printed (`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from airyard.core.run import Cause
@@ -19,6 +19,7 @@ BURST_MS = 180_000
 STORM = 20
 """So many corrected errors of one PCIe port are a sign; fewer are daily life."""
 MANY_PROCESSES = 3
+MOST_PIDS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,8 @@ class MachineFault:
     at_ms: int | None
     lines: tuple[KernelFinding, ...]
     confidence: float = 0.9
+    pids: tuple[int, ...] = ()
+    """The processes that the kernel names with it, the first first."""
 
 
 def bursts(findings: Sequence[KernelFinding]) -> list[list[KernelFinding]]:
@@ -93,7 +96,7 @@ def recovery(event: KernelEvent) -> Action | None:
 
 def _fault(
     finding: KernelFinding,
-    burst: Iterable[KernelFinding],
+    burst: Sequence[KernelFinding],
     failure_class: FailureClass,
     cause: Cause,
     action: Action,
@@ -105,6 +108,7 @@ def _fault(
 ) -> MachineFault:
     event = finding.event
     others = [each for each in burst if each is not finding and each.event.rule != event.rule]
+    same = (each.event for each in burst if each.event.rule == event.rule and each.event.pci == event.pci)
     return MachineFault(
         rule=event.rule,
         failure_class=failure_class,
@@ -118,6 +122,7 @@ def _fault(
         at_ms=event.at_ms,
         lines=(finding, *others[:4]),
         confidence=confidence,
+        pids=tuple(dict.fromkeys(one.pid for one in same if one.pid is not None))[:MOST_PIDS],
     )
 
 

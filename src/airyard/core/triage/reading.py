@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from airyard.core.triage import kernel_lines
 from airyard.core.triage.job_lines import parse_line
 from airyard.core.triage.kernel_lines import KernelFinding, KernelKind, KernelLine, OffBus, kernel_event
+from airyard.core.triage.places import Place, PlaceLines
 from airyard.core.triage.quoting import is_quoted, spoken_of
 from airyard.core.triage.signatures import Signature, signature_of
 
@@ -40,6 +41,7 @@ _JOB_WORDS = re.compile(
     rb"|orrupt|magic bytes|end-of-stream|truncated|execve|pair.cc|gloo::|cannot identify"
     rb"|ptxas|fatal  |UNAVAILABLE|DEADLINE|heartbeats|invalid usage|Duplicate GPU|invalid PC|no kernel image"
     rb"|Root Cause|local_rank: |host +: |time {4,}: "
+    rb"|busId|\(pid: |at the stall: rank|and their processes: |Process \d*: "
     rb"|must match|cannot be multiplied|KeyboardInterrupt|remote process exited|not initialized|\bRAM\b|em(?:ory)? us"
 )
 """Without one of these no signature can fit. Written in the case in which programs print them: that is what is fast."""
@@ -104,6 +106,8 @@ class Findings:
     memory_shares: list[float] = field(default_factory=list)
     """Shares of the host's memory in use, as the job said them, in order (0 to 1)."""
     first_failed: list[FirstFailed] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    """Where ranks run, as the lines say."""
 
     def merge(self, other: Findings) -> None:
         """Take in what was found elsewhere."""
@@ -117,6 +121,7 @@ class Findings:
         self.foreign_kernel_lines += other.foreign_kernel_lines
         self.memory_shares += other.memory_shares
         self.first_failed += other.first_failed
+        self.places += other.places
 
 
 _STUCK = re.compile(
@@ -162,6 +167,7 @@ class Reader:
         self._found = Findings()
         self._kept: dict[tuple[str, int | None], int] = {}
         self._off_bus = OffBus()
+        self._place_lines = PlaceLines(rank=rank, host=host)
         self._root_cause_at = -_ROOT_CAUSE_LINES
         self._host_told = self._time_told = ""
         self._harmless: set[bytes] = set()
@@ -260,6 +266,9 @@ class Reader:
         rank = self._rank if self._rank is not None else line.rank
         if rank is None:
             rank = line.local_rank
+        self._found.places += self._place_lines.take(line, number)
+        if "busId" in line.text and "NCCL INFO" in line.text:
+            return  # each communicator has one for each rank: too many to be compared with all signatures
         self._memory(line.text)
         self._root_cause(line.text, number)
         signature = spoken_of(line.text)
