@@ -44,9 +44,11 @@ demo: $(READY) ## start a server with simulated GPUs, train on two nodes, follow
 	$(BIN)/airyard up --simulate; \
 	$(BIN)/airyard run -f examples/digits-ddp/workload.yaml --watch
 
+# Most stories wait rather than compute: three at a time keep two cores busy. A file's tests stay together.
+WORKERS ?= 3
 .PHONY: test
-test: lint types imports ## check, then the whole test suite
-	$(BIN)/pytest --durations=10
+test: lint types imports ## check, then the whole test suite, WORKERS=3 files at a time
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --durations 10
 
 N ?= 20
 .PHONY: soak
