@@ -2,7 +2,7 @@
 
 Owns: the copies. Must not know: what is tested with them. A copy is this tree with another version number, and with the
 numbers of the protocols that such a release speaks; what those forms look like is pinned by recorded conversations
-(``contract/protocols/golden``), so a copy alone is no proof of an old form.
+(``contract/protocols/golden``), so a copy alone is no proof of an old form. The one before lacks ``_NEW_HERE``, too.
 """
 
 from __future__ import annotations
@@ -13,6 +13,12 @@ from pathlib import Path
 
 import airyard
 
+_NEW_HERE = {
+    "server/compose.py": ("            command_token=gatekeeper.command_token,\n", ""),
+    "server/auth.py": ("for prefix in (ATTEMPT_PREFIX, COMMAND_PREFIX):", "for prefix in (ATTEMPT_PREFIX,):"),
+    "node/launch.py": ('(go.get("tracking") or {}).get("token") or runners', "runners"),
+}
+"""File → what this release is the first to have, and what stood there before: tokens of commands."""
 _SPOKEN = re.compile(r"Spoken\(newest=(\d+), oldest=(\d+)\)")
 
 
@@ -38,6 +44,10 @@ def make_release(folder: Path, releases: int) -> Path:
     )
     assert count > 3
     versions.write_text(text)
+    for name, (now, before) in _NEW_HERE.items() if releases < 0 else ():
+        text = (package / name).read_text()
+        assert text.count(now) == 1, name
+        (package / name).write_text(text.replace(now, before))
     return folder
 
 

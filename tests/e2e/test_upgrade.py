@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,26 @@ from older_release import make_release, other_version
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 LINES = 400
+LOGGING = """
+import json, os, pathlib, sys, time, urllib.error, urllib.request
+
+uri, token = os.environ["MLFLOW_TRACKING_URI"], os.environ["MLFLOW_TRACKING_TOKEN"]
+metric = dict(run_id=os.environ["MLFLOW_RUN_ID"], key="loss", value=0.5, timestamp=1, step=3)
+headers = {"Authorization": "Bearer " + token, "Content-Type": "application/json"}
+print("token", token[:4], flush=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    request = urllib.request.Request(uri + "/api/2.0/mlflow/runs/log-metric", json.dumps(metric).encode(), headers)
+    release = pathlib.Path(sys.argv[2]).read_text()
+    try:
+        said = urllib.request.urlopen(request, timeout=30).status
+    except urllib.error.HTTPError as error:
+        said = error.code
+    except OSError:
+        continue
+    if release == pathlib.Path(sys.argv[2]).read_text():
+        print(release, said, flush=True)
+    time.sleep(0.3)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +144,52 @@ def test_up_by_a_release_and_back_under_live_runs(yard: Yard, releases: dict[int
     change_release(yard, "")
     whole(yard, third, third_go)
     assert yard.data("admin", "verify")["ok"] is True
+
+
+@pytest.mark.timeout(480)
+def test_commands_of_both_releases_track_at_this_ones_server(
+    tmp_path_factory: pytest.TempPathFactory, environment_cache: Path, releases: dict[int, Path]
+) -> None:
+    """Back at the older server, those of this release's runners cannot: docs/operate/upgrade.md says so."""
+    yard = Yard(tmp_path_factory.mktemp("tracking"), environment_cache, tracking="embedded")
+    (yard.home / "track.py").write_text(LOGGING)
+    at, go = yard.home / "at", yard.home / "go"
+
+    def begin() -> int:
+        return yard.submit(f"{shlex.quote(sys.executable)} {yard.home}/track.py {go} {at}")
+
+    def becomes(path: str, name: str, *, first: bool = False) -> None:
+        at.write_text("between")
+        if first:
+            yard.set(PYTHONPATH=path)
+            yard.up()
+        else:
+            change_release(yard, path)
+        wait_for(lambda: yard.data("status")["mlflow"]["kind"] == "up", 90, "MLflow")
+        at.write_text(name)
+
+    def said(run_id: int, line: str) -> None:
+        wait_for(lambda: line in yard.ok("logs", str(run_id), "--no-follow").splitlines(), 60, line)
+
+    try:
+        becomes(str(releases[-1]), "older", first=True)
+        old = begin()
+        for line in ("token aya_", "older 200"):
+            said(old, line)
+        becomes("", "newer")
+        new = begin()
+        for run_id, line in ((old, "newer 200"), (new, "token ayc_"), (new, "newer 200")):
+            said(run_id, line)
+        becomes(str(releases[-1]), "back")
+        said(old, "back 200")
+        said(new, "back 401")
+        go.touch()
+        for run_id in (old, new):
+            assert yard.ended(run_id)["outcome"] == "SUCCEEDED"
+    finally:
+        yard.set(PYTHONPATH="")
+        go.touch()
+        yard.close()
 
 
 def test_more_than_a_release_at_a_time_is_refused_while_runs_are_live(
