@@ -403,6 +403,7 @@ SAMPLES: tuple[e.Event, ...] = (
             device=2,
             event_id="b",
             message="slowed down",
+            machine="m1",
         )
     ),
     e.FacilityIncidentBegan(

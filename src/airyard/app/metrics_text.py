@@ -145,7 +145,7 @@ def _places(state: ClusterState, pools: Iterable[str]) -> Iterable[str]:
     yield _family(
         "airyard_facility_incidents",
         "gauge",
-        "Racks and power domains whose power or cooling slows several nodes down now.",
+        "Places whose power or cooling slows several nodes down now, and storage that several machines fail at.",
         [({"what": supply.value.lower()}, float(failing[supply])) for supply in Supply],
     )
 

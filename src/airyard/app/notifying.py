@@ -147,7 +147,7 @@ def _subject(notice: Notice, run: Run | None, kind: str) -> str:
     if notice.pool is not None:
         return f"The breaker of pool {notice.pool} is open: nothing more is taken out by itself"
     if notice.place is not None:
-        supply = "Cooling" if notice.cause == "facility.cooling" else "Power"
+        supply = (notice.cause or "").removeprefix("facility.").capitalize()
         if kind == FleetNotice.FACILITY_WELL.value:
             return f"{supply} of {notice.place} is well again"
         return f"{supply} of {notice.place} fails, no node is blamed"

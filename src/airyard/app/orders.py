@@ -7,11 +7,12 @@ is given).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from airyard.core.cluster import Node
+from airyard.core.decide.elsewhere import to_pass_afresh
 from airyard.core.decide.grace import grace_of
 from airyard.core.errors import AiryardError
 from airyard.core.ids import MemberKey
@@ -75,7 +76,8 @@ class OrderDesk:
                     f"pool {pool.name} asks for a Unix account of its own since this run was submitted, and it has "
                     "none: submit it again"
                 )
-            out.append({**prepare, **_around(run, member, pool), "preflight": _preflight(node, pool)})
+            afresh = to_pass_afresh(run, attempt.number)
+            out.append({**prepare, **_around(run, member, pool), "preflight": _preflight(node, pool, afresh)})
         for order in attempt.orders:
             if order.number > after:
                 out.append(self._order(run, attempt, member, order))
@@ -233,8 +235,13 @@ def _around(run: Run, member: Member, pool: PoolPolicy | None) -> dict[str, Any]
     return {"prolog": _command(pool.prolog), "epilog": _command(pool.epilog), "around": around}
 
 
-def _preflight(node: Node | None, pool: PoolPolicy | None) -> dict[str, Any] | None:
-    """Return which checks the node passes first. ``strict``: the pool asked, so that every failure counts."""
+def _preflight(
+    node: Node | None, pool: PoolPolicy | None, afresh: Sequence[str] = ()
+) -> dict[str, Any] | None:
+    """Return which checks the node passes first. ``strict``: the pool asked, so that every failure counts.
+
+    ``afresh``: those that count whatever the node passed before, for another one has just failed them.
+    """
     if node is None:
         return None
     asked = pool.preflight if pool is not None else Preflight.AUTO
@@ -247,6 +254,7 @@ def _preflight(node: Node | None, pool: PoolPolicy | None) -> dict[str, Any] | N
         "profile": profile.value,
         "strict": asked is not Preflight.AUTO,
         "uuids": uuids,
+        **({"afresh": list(afresh)} if afresh else {}),
         "model": node.model if real else "",
         **(told_checks(pool) if pool is not None else {}),
     }

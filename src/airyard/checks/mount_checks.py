@@ -73,7 +73,12 @@ def _mounts(site: Site) -> list[tuple[str, str]]:
 
 def remote_mounts(site: Site) -> list[str]:
     """Return where file servers are mounted."""
-    return [path for path, kind in _mounts(site) if kind.split(".")[0] in _REMOTE]
+    return list(remote_kinds(site))
+
+
+def remote_kinds(site: Site) -> dict[str, str]:
+    """Return where file servers are mounted, and what kind each is."""
+    return {path: kind for path, kind in _mounts(site) if kind.split(".")[0] in _REMOTE}
 
 
 def _look(path: str) -> tuple[float, str]:

@@ -260,7 +260,7 @@ def operated(answer: Document) -> list[str]:
 
 
 def facility(incidents: Sequence[Document], slowdowns: Sequence[Document]) -> str:
-    """Return what power and cooling do: incidents of places, then nodes that are part of none."""
+    """Return what nodes share and what fails of it: incidents of places, then nodes that are part of none."""
     lines = []
     for one in incidents:
         began = formats.moment(one["began"])

@@ -12,7 +12,7 @@ from typing import Any
 from airyard.core import events
 from airyard.core.events import Recorded
 from airyard.core.health.fabric_faults import in_words
-from airyard.core.health.facility import NEXT_STEP
+from airyard.core.health.facility import NEXT_STEP, Supply
 from airyard.core.health.states import HealthState
 from airyard.core.health.waiting import for_person
 from airyard.core.notify import FleetNotice, RunNotice
@@ -177,6 +177,13 @@ def _incident_began(recorded: Recorded, event: events.FacilityIncidentBegan) -> 
     )
 
 
+_WELL_AGAIN = {
+    Supply.POWER: "none of its {} nodes is slowed down any more",
+    Supply.COOLING: "none of its {} nodes is slowed down any more",
+    Supply.STORAGE: "no two machines of its {} nodes fail there any more",
+}
+
+
 def _incident_ended(recorded: Recorded, event: events.FacilityIncidentEnded) -> Notice:
     incident = event.incident
     minutes = max(1, (incident.ended_ms - incident.began_ms) // 60_000)
@@ -184,7 +191,7 @@ def _incident_ended(recorded: Recorded, event: events.FacilityIncidentEnded) -> 
         kinds=(FleetNotice.FACILITY_WELL,),
         key=_key(recorded),
         at_ms=recorded.at_ms,
-        message=f"none of its {len(incident.nodes)} nodes is slowed down any more; it began {minutes} minutes ago",
+        message=f"{_WELL_AGAIN[incident.supply].format(len(incident.nodes))}; it began {minutes} minutes ago",
         cause=f"facility.{incident.supply.value.lower()}",
         place=incident.place,
     )

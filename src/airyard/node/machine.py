@@ -327,6 +327,7 @@ def _ready(state: RunnerState, now_ms: int) -> Step:
             "environment_ms": prepared.environment_ms,
             "code_ms": prepared.code_ms,
             "environment_hit": prepared.environment_hit,
+            **dict.fromkeys(prepared.passed, 1),
         },
         "meeting": prepared.meeting,
     }

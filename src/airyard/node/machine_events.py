@@ -56,6 +56,8 @@ class Prepared:
     environment_ms: int = 0
     code_ms: int = 0
     environment_hit: bool = True
+    passed: tuple[str, ...] = ()
+    """What the node has passed just now, for the report: see ``core/health/shared.py``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ from airyard.checks.preflight.setting import CACHES, Setting
 from airyard.checks.site_limits import FILE
 from airyard.checks.thresholds import VERSION
 from airyard.core.health.facts import CheckResult, CheckStatus, Component
+from airyard.core.health.shared import PASSED
 from airyard.node.launch import of_checks
 
 FAULT = "preflight"
@@ -66,35 +67,43 @@ def run(
     note: Callable[[str], None],
     should_stop: Callable[[], bool] = lambda: False,
     writes: Sequence[Path] = (),
+    account: Sequence[int] = (),
     servers: Sequence[str] = (),
-) -> None:
-    """Check the node where the order asks for it. Raises: Unfit, PreflightInterrupted. Cost: nothing when certified.
+) -> tuple[str, ...]:
+    """Check the node where the order asks for it; return what of the ``afresh`` it has passed just now.
 
-    ``writes``: the run's own folders, which are there; ``servers``: the addresses of all of them.
+    Raises: Unfit, PreflightInterrupted. Cost: nothing when certified, but for what another node has just failed:
+    that is checked all the same. ``writes``: the run's own folders, which are there; ``account``: who will write
+    there, if not this process; ``servers``: all addresses.
     """
     asked = order.get("preflight")
     if not asked:
-        return
+        return ()
     profile = Profile(asked["profile"])
     mine = tuple(uuid for uuid in str(order.get("visible_devices") or "").split(",") if uuid)
     path = certificate_path(node_folder, node)
     limits, storage = asked.get("limits"), tuple(asked.get("storage") or ())
     now = identity_of(node, mine, node_folder, limits, storage)
     kept = certificate.load(path)
-    if kept is not None and kept.holds(now, profile, _now_ms()):
-        return
+    certified = kept is not None and kept.holds(now, profile, _now_ms())
+    afresh = tuple(str(name) for name in asked.get("afresh") or ())
+    if certified and not afresh:
+        return ()
     began = time.monotonic()
     python = str((order.get("environment") or {}).get("python") or "")
     setting = replace(
         setting_of(python, asked.get("uuids") or (), node_folder, limits, writes=writes, storage=storage),
         servers=tuple(place for url in servers if (place := place_of(url))),
         alone=_alone(int(order.get("members") or 1)),
+        own=tuple(str(folder) for folder in writes),
+        account=tuple(account),
+        only=afresh if certified else (),
     )
     wish = {"profile": profile.value, "setting": setting.as_json()}
     results = check(wish, DEADLINE_S[profile], should_stop)
     if results is None:
         note(f"preflight: the checks gave no answer; the node {node} is used as it is")
-        return
+        return ()
     against = refusing(results, order.get("devices") or (), strict=bool(asked.get("strict")))
     for result in results:
         if result.status in (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.UNKNOWN):
@@ -103,12 +112,22 @@ def run(
         certificate.revoke(path)
         raise unfit(node, against)
     note(f"preflight: {_count(results)} checks in {time.monotonic() - began:.1f} s")
+    if certified:
+        return _passed(afresh, results)  # of a part only: the certificate stays what it is
     passed = certificate.issue(
         replace(now, uuids=tuple(sorted({*mine, *(asked.get("uuids") or ())}))), profile, results, _now_ms()
     )
     if passed is not None:
         with contextlib.suppress(OSError):  # the node is fit all the same; the next start checks it again
             certificate.store(path, passed)
+    return _passed(afresh, results)
+
+
+def _passed(names: Sequence[str], results: Sequence[CheckResult]) -> tuple[str, ...]:
+    """Return which checks passed with all their results, as a report names them."""
+    seen = {result.check for result in results}
+    odd = {result.check for result in results if result.status is not CheckStatus.PASS}
+    return tuple(PASSED + name for name in names if name in seen - odd)
 
 
 def certificate_path(node_folder: Path, node: str) -> Path:

@@ -72,6 +72,8 @@ class Workbench:
     environment_ms: int = 0
     code_ms: int = 0
     environment_hit: bool = True
+    passed: tuple[str, ...] = ()
+    """What its node has passed just now (``machine_events.Prepared``)."""
     closers: list[Callable[[], None]] = field(default_factory=list)
 
     def before_exec(self) -> None:
@@ -169,7 +171,7 @@ class Preparation:
             # The server could not put the order together: a secret or an environment that is not there.
             raise PreparationError("ENVIRONMENT", str(self._order["problem"]), permanent=True)
         self._run_prolog()
-        self._run_preflight(bench.places)
+        self._run_preflight(bench)
         self._limit_shm(bench)
         begun = time.monotonic()
         if self._order.get("code"):
@@ -191,20 +193,22 @@ class Preparation:
         except PoolCommandFailed as failure:
             raise PreparationError("NODE", failure.message, fault=PROLOG) from failure
 
-    def _run_preflight(self, places: Places) -> None:
+    def _run_preflight(self, bench: Workbench) -> None:
         if not self._order.get("preflight"):
             return
         # It loads a room that a runner does without where its node is not checked.
         from airyard.node import preflight
 
+        places, who = bench.places, bench.identity
         try:
-            preflight.run(
+            bench.passed = preflight.run(
                 self._order,
                 node=self._node,
                 node_folder=self._node_folder,
                 note=self._note,
                 should_stop=self._interrupted.is_set,
                 writes=(places.checkpoints, places.output),
+                account=(who.uid, who.gid, *who.groups) if who is not None else (),
                 servers=self._channel.servers.urls,
             )
         except preflight.PreflightInterrupted:

@@ -299,6 +299,7 @@ class Runner:
                     environment_ms=bench.environment_ms,
                     code_ms=bench.code_ms,
                     environment_hit=bench.environment_hit,
+                    passed=bench.passed,
                 )
             )
 

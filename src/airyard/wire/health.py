@@ -46,7 +46,7 @@ class IncidentDoc(Answer):
 
 
 class SlowdownDoc(Answer):
-    """The newest time that POWER or COOLING slowed a node down, and since when it has been seen."""
+    """The newest time that POWER or COOLING slowed a node down, or STORAGE failed on it; and since when."""
 
     node: str
     supply: str

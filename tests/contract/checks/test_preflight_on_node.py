@@ -200,6 +200,36 @@ def test_a_folder_that_the_pool_names_is_tried_and_another_one_voids_the_certifi
     assert os.listdir(shared) == []
 
 
+def test_what_another_node_has_just_failed_is_passed_again_whatever_is_certified(
+    gpus: FakeGpus, tmp_path: Path
+) -> None:
+    """Else nobody could tell whether the other node is ill, or the server that both use."""
+    shared, path = tmp_path / "shared", preflight.certificate_path(tmp_path, "n1")
+    shared.mkdir()
+    asked = order(storage=[str(shared)], strict=True, afresh=["host.mounts", "storage.writes"])
+    told: list[str] = []
+
+    def passed(what: dict[str, Any]) -> tuple[str, ...]:
+        told.clear()
+        return run(what, node="n1", node_folder=tmp_path, note=told.append)
+
+    go(tmp_path, order(storage=[str(shared)]))
+    kept = certificate.load(path)
+    assert kept is not None
+    assert passed(asked) == ("passed.host.mounts", "passed.storage.writes")
+    assert len(told) == 1
+    assert "preflight: 2 checks in " in told[0]
+    assert certificate.load(path) == kept
+    assert passed(order(storage=[str(shared)])) == (), "nobody asked"
+    shared.rmdir()
+    with pytest.raises(Unfit, match=r"node n1 failed storage.writes: .*shared: No such file"):
+        passed(asked)
+    assert certificate.load(path) is None
+    # Of a whole round those that are asked for count, and only where they passed.
+    del asked["preflight"]["strict"]
+    assert passed(asked) == ("passed.host.mounts",)
+
+
 def test_a_pool_with_limits_that_are_none_keeps_its_checks(tmp_path: Path) -> None:
     odd = {"pool": "train", "tables": {"all": {"cpus_least": "many", "nvme_least": True, "mtu_least": None}}}
     setting = preflight.setting_of("", (), tmp_path, odd)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -150,7 +153,7 @@ def test_a_server_that_never_answers_fails_by_name_hides_nothing_and_leaves_no_p
         assert group() <= before
     assert [one.message for one in found["storage.writes"]] == [f"{dead}: does not answer"]
     assert [one.message for one in found["storage.cache"]] == [
-        f"{dead / 'envs'}: does not answer",
+        f"{dead / 'envs'} (on {dead}, fuse): does not answer",
         f"{dead / 'm'} or what it lists does not answer",
     ]
     assert os.listdir(well) == []
@@ -281,3 +284,66 @@ def test_a_server_that_is_away_is_warned_of_and_a_run_of_one_has_nobody_else_to_
 )
 def test_an_address_is_a_place(url: str, place: str) -> None:
     assert preflight.place_of(url) == place
+
+
+NOBODY = 65_534
+CLOSED_TO_ROOT = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
+"""As a file server that takes root for nobody: user 0, and no right that a folder's mode does not give."""
+
+
+def squashed(setting: Setting) -> list[tuple[str, str]]:
+    """Return what ``storage.writes`` comes to for root without root's rights."""
+    script = (
+        "import json, sys; from airyard.checks.preflight.__main__ import check; "
+        "print(json.dumps([(r['status'], r['message']) for r in check(json.load(sys.stdin))]))"
+    )
+    wish = {"profile": "fast", "setting": {**setting.as_json(), "only": ["storage.writes"]}}
+    done = subprocess.run(
+        [*CLOSED_TO_ROOT, sys.executable, "-c", script],
+        input=json.dumps(wish),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    return [(status, message) for status, message in json.loads(done.stdout)]
+
+
+@pytest.fixture
+def of_nobody(tmp_path: Path) -> Path:
+    """A folder of another account alone, whose way from ``tmp_path`` is closed to all but root."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to be another account")
+    (tmp_path / "closed").mkdir(mode=0o700)
+    folder = tmp_path / "closed" / "work"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, NOBODY, NOBODY)
+    return folder
+
+
+def test_a_server_that_takes_root_for_nobody_says_nothing_of_the_node(of_nobody: Path) -> None:
+    (told,) = squashed(Setting(data_folder=of_nobody.parent, writes=(str(of_nobody),)))
+    assert told[0] == "UNKNOWN"
+    assert told[1].startswith(f"{of_nobody}: Permission denied for the account that tried")
+
+
+def test_the_runs_own_folder_that_its_account_cannot_write_fails(of_nobody: Path) -> None:
+    folder = str(of_nobody)
+    assert squashed(Setting(data_folder=of_nobody.parent, writes=(folder,), own=(folder,))) == [
+        ("FAIL", f"{folder}: Permission denied")
+    ]
+    of_nobody.chmod(0o500)
+    mine = Setting(writes=(folder,), own=(folder,), account=(NOBODY, NOBODY))
+    assert said(mine, "storage.writes") == [("FAIL", f"{folder}: Permission denied")]
+
+
+def test_a_folder_is_tried_as_the_account_that_will_write_there(of_nobody: Path, tmp_path: Path) -> None:
+    """The way to it is not opened to that account yet, and what it leaves behind is nothing."""
+    of_pool = tmp_path / "closed" / "of_others"
+    of_pool.mkdir(mode=0o755)
+    setting = Setting(writes=(str(of_nobody),), own=(str(of_nobody),), account=(NOBODY, NOBODY, NOBODY))
+    assert said(setting, "storage.writes") == [("PASS", "1 folder written and read")]
+    assert list(of_nobody.iterdir()) == []
+    both = replace(setting, writes=(str(of_nobody), str(of_pool)))
+    ((status, message),) = said(both, "storage.writes")
+    assert (status, message.partition(":")[0]) == ("UNKNOWN", str(of_pool))

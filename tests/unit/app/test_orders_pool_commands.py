@@ -7,7 +7,8 @@ from typing import Any
 
 from airyard.app.orders import OrderDesk
 from airyard.app.reports import exit_of
-from airyard.core.policy import NodeCommand, PoolPolicy
+from airyard.core.policy import NodeCommand, PoolPolicy, Preflight
+from airyard.core.run import Cause
 from core_yard import Yard, node, workload
 
 DESK = OrderDesk(bases={}, secret=lambda *_: ("", False), tracking_uri="")
@@ -61,3 +62,21 @@ def test_an_exit_says_which_command_found_the_node_unfit() -> None:
     found = exit_of({"cause": None, "fault": "epilog", "fault_message": "dirty"}, 5)
     assert (found.cause, found.fault, found.fault_message) == (None, "epilog", "dirty")
     assert exit_of({"cause": None}, 5).fault == ""
+
+
+def test_a_run_that_was_refused_by_a_mount_has_to_pass_that_check_afresh_on_its_next_node() -> None:
+    pool = PoolPolicy(name="h100", accelerator="GPU_8xH100", preflight=Preflight.FAST)
+    yard = Yard(node("n1"), node("n2"))
+    run_id = yard.submit(workload())
+
+    def order() -> dict[str, Any]:
+        run, attempt = yard.run(run_id), yard.attempt(run_id)
+        return DESK.orders(run, attempt, attempt.members[0], yard.state.nodes["n1"], 0, pool)[0]
+
+    yard.place()
+    assert "afresh" not in order()["preflight"]
+    yard.poll(f"{run_id}.0.0")
+    said = "preflight: node n1 failed host.mounts: /shared (nfs4) does not answer; next: look"
+    yard.exit(f"{run_id}.0.0", Cause.NODE, started=False, fault="preflight", fault_message=said)
+    yard.place()
+    assert order()["preflight"]["afresh"] == ["host.mounts"]

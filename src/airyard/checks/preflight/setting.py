@@ -26,6 +26,10 @@ class Setting(Site):
     """Why the nodes of a run are not called now."""
     writes: tuple[str, ...] = ()
     """Folders that runs write to: the run's own, and those of file servers that its pool names."""
+    own: tuple[str, ...] = ()
+    """Which of ``writes`` are the run's own: its account has to be allowed to write there."""
+    account: tuple[int, ...] = ()
+    """Who writes there: user, group and further groups; empty: as this process."""
     caches: tuple[str, ...] = ()
     """Folders of caches, which need not be there yet."""
     manifest: str = ""

@@ -5,18 +5,32 @@ Owns: writing and reading a file, and comparing checksums of a manifest. Must no
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from io import FileIO
 from pathlib import Path
 
 from airyard.checks import apart
-from airyard.checks.contract import Check, Probe, Profile, Site, Thresholds, failed, passed, skipped, warned
+from airyard.checks.children import die_with_parent
+from airyard.checks.contract import (
+    Check,
+    Probe,
+    Profile,
+    Site,
+    Thresholds,
+    failed,
+    passed,
+    skipped,
+    unknown,
+    warned,
+)
+from airyard.checks.mount_checks import remote_kinds
 from airyard.checks.preflight.setting import setting_of
 from airyard.core.health.facts import CheckResult, Component
 
@@ -40,6 +54,10 @@ class Written:
     took_ms: float | None = 0.0
     problem: str = ""
     free: int | None = None
+    denied: bool = False
+    """Who tried has no right there; that says nothing of those who write there."""
+    mount: str = ""
+    """The file server that it is on, as ``PATH, KIND``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,15 +103,27 @@ def collect(site: Site) -> Stores:
     """
     setting = setting_of(site)
     folders = (*setting.writes, *setting.caches)
+    servers = remote_kinds(site)
     tries: list[Callable[[], Written | Manifest]] = [
-        *(partial(_write, Path(folder)) for folder in setting.writes),
+        *(
+            partial(
+                _write,
+                Path(folder),
+                setting.account,
+                own=folder in setting.own,
+                mount=_mount_of(folder, servers),
+            )
+            for folder in setting.writes
+        ),
         *(partial(_write_cache, Path(folder)) for folder in setting.caches),
     ]
     if setting.manifest:
         tries.append(partial(_manifest, Path(setting.manifest)))
     told = apart.each(tries, _ANSWER_S)
     written = [
-        one if isinstance(one, Written) else Written(path=folder, took_ms=None)
+        one
+        if isinstance(one, Written)
+        else Written(path=folder, took_ms=None, mount=_mount_of(folder, servers))
         for one, folder in zip(told, folders, strict=False)
     ]
     listed: Manifest | None = None
@@ -103,6 +133,12 @@ def collect(site: Site) -> Stores:
     return Stores(written=tuple(written[:mine]), caches=tuple(written[mine:]), manifest=listed)
 
 
+def _mount_of(folder: str, servers: Mapping[str, str]) -> str:
+    """Return the file server that a folder is on, by its path alone: a dead one is not to be asked."""
+    on = [path for path in servers if folder == path or folder.startswith(path.rstrip("/") + "/")]
+    return f"{(longest := max(on, key=len))}, {servers[longest]}" if on else ""
+
+
 def _write_cache(folder: Path) -> Written:
     """Try a cache, or the folder in which it will be made: it is made by who first needs it."""
     while not os.path.lexists(folder) and folder != folder.parent:
@@ -110,45 +146,83 @@ def _write_cache(folder: Path) -> Written:
     return _write(folder)
 
 
-def _write(folder: Path) -> Written:
-    probe, data, began = folder / _probe_name(), os.urandom(4096), time.monotonic()
+def _write(folder: Path, account: Sequence[int] = (), *, own: bool = True, mount: str = "") -> Written:
+    """Write, read and remove a file, as ``account`` where one is given: this process is that one's from then on.
+
+    ``own``: a folder of the run itself, or of this process, where whoever asks has to be allowed to write.
+    """
+    probe, data, began = _probe_name(account), os.urandom(4096), time.monotonic()
     free: int | None = None
     try:
-        room = os.statvfs(folder)
-        free = room.f_bavail * room.f_frsize
-        with _fresh(probe) as file:
-            with suppress(FileNotFoundError):
-                probe.unlink()  # at once: whoever is ended in between leaves nothing behind
-            file.write(data)
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            file.seek(0)
-            same = file.read(len(data)) == data
+        with _opened(folder, account) as there:
+            room = os.fstatvfs(there)
+            free = room.f_bavail * room.f_frsize
+            with _fresh(probe, there) as file:
+                with suppress(FileNotFoundError):
+                    os.unlink(
+                        probe, dir_fd=there
+                    )  # at once: whoever is ended in between leaves nothing behind
+                file.write(data)
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                file.seek(0)
+                same = file.read(len(data)) == data
     except OSError as error:
-        return Written(path=str(folder), problem=error.strerror or str(error), free=free)
+        # A server may take root for nobody, and a pool's folder is not everybody's: others write there all the same.
+        denied = (
+            not own and error.errno in (errno.EACCES, errno.EPERM) and (os.geteuid() == 0 or bool(account))
+        )
+        problem = error.strerror or str(error)
+        return Written(path=str(folder), problem=problem, free=free, denied=denied, mount=mount)
     return Written(
         path=str(folder),
         took_ms=(time.monotonic() - began) * 1000,
         problem="" if same else "what was read is not what was written",
         free=free,
+        mount=mount,
     )
 
 
-def _probe_name() -> str:
-    """Return the name of the file: one a machine, so that one that was left, for it hung, is found again."""
+@contextmanager
+def _opened(folder: Path, account: Sequence[int]) -> Iterator[int]:
+    """Open a folder, and become ``account`` (user, group, further groups): the way to it may be closed to that one."""
+    there = -1
+    with suppress(PermissionError):
+        there = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if account:
+            parent = os.getppid()
+            os.setgroups(account[1:])
+            os.setresgid(account[1], account[1], account[1])
+            os.setresuid(account[0], account[0], account[0])
+            die_with_parent(parent)  # the kernel has forgotten it with the account
+        if there < 0:
+            there = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        yield there
+    finally:
+        if there >= 0:
+            os.close(there)
+
+
+def _probe_name(account: Sequence[int] = ()) -> str:
+    """Return the name of the file: one a machine and account, so that one that was left, as it hung, is found again."""
     machine = "".join(letter if letter.isalnum() else "-" for letter in os.uname().nodename)
-    return f".airyard-preflight-{machine}"
+    return f".airyard-preflight-{machine}" + (f"-{account[0]}" if account else "")
 
 
-def _fresh(probe: Path) -> FileIO:
+def _fresh(probe: str, there: int) -> FileIO:
     """Make the file; one that is there is of a round that hung, or of another that has it open by now."""
+
+    def opener(path: str, flags: int) -> int:
+        return os.open(path, flags, 0o600, dir_fd=there)
+
     for _ in range(_TRIES):
         try:
-            return open(probe, "x+b", buffering=0)
+            return open(probe, "x+b", buffering=0, opener=opener)
         except FileExistsError:
             with suppress(FileNotFoundError):
-                probe.unlink()
-    return open(probe, "x+b", buffering=0)
+                os.unlink(probe, dir_fd=there)
+    return open(probe, "x+b", buffering=0, opener=opener)
 
 
 def _manifest(path: Path) -> Manifest:
@@ -219,11 +293,28 @@ def _writes(read: Stores, limits: Thresholds) -> Iterator[CheckResult]:
     if not read.written:
         yield skipped(name, "no folder was named that runs write to")
         return
-    bad = list(_not_written(name, read.written, limits["mount_ms_fail"]))
+    tried = [each for each in read.written if not each.denied]
+    bad = [*_not_told(name, read.written), *_not_written(name, tried, limits["mount_ms_fail"])]
     yield from bad
     if not bad:
         slowest = max(each.took_ms or 0 for each in read.written)
         yield passed(name, f"{_folders(read.written)} written and read", value=slowest, unit="ms")
+
+
+def _not_told(name: str, folders: Sequence[Written]) -> Iterator[CheckResult]:
+    for each in folders:
+        if each.denied:
+            yield unknown(
+                name,
+                f"{_named(each)}: {each.problem} for the account that tried, as where a server takes root for nobody",
+                "name a folder in the pool's storage that this account may write to",
+                component=Component.STORAGE,
+            )
+
+
+def _named(each: Written) -> str:
+    elsewhere = each.mount and not each.mount.startswith(f"{each.path}, ")
+    return f"{each.path} (on {each.mount})" if elsewhere else each.path
 
 
 def _not_written(name: str, folders: Sequence[Written], most_ms: float) -> Iterator[CheckResult]:
@@ -237,7 +328,7 @@ def _not_written(name: str, folders: Sequence[Written], most_ms: float) -> Itera
             what = f"took {each.took_ms:.0f} ms for 4 KiB"
         yield failed(
             name,
-            f"{each.path}: {what}",
+            f"{_named(each)}: {what}",
             "look at its rights, its room and its server; where many machines show it, it is the storage's",
             Component.STORAGE,
             value=None if each.problem else each.took_ms,

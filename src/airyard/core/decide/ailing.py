@@ -80,7 +80,7 @@ def _excuse(scratch: Scratch, name: str) -> None:
             scratch,
             name,
             after,
-            "it was slow by an incident of the facility: that does not speak against it",
+            "an incident of the facility, or of a server that it shares: that does not speak against it",
             TICK,
         )
 

@@ -1,16 +1,17 @@
 """Adds to a decision what a failed preflight says of its nodes: evidence for their state machine, no bare cordon.
 
-Owns: which ends of members are such refusals, on which device; which are failed sums over a gang.
+Owns: which ends of members are such refusals, on which device; which are failed sums over a gang; that who passes
+elsewhere speaks, too (``elsewhere.py``).
 Must not know: how evidence weighs, what was checked.
 """
 
 from __future__ import annotations
 
 from airyard.core.commands import HealthReported
-from airyard.core.decide import ailing
+from airyard.core.decide import ailing, elsewhere
 from airyard.core.decide.decision import Decision, Scratch
 from airyard.core.decide.members import PREFLIGHT
-from airyard.core.events import MemberExited, MemberStarted
+from airyard.core.events import MemberExited, MemberReady, MemberStarted
 from airyard.core.health import gang_sums
 from airyard.core.health.check_events import refused_start
 from airyard.core.health.facts import HealthEvent
@@ -28,6 +29,8 @@ def with_refusals(state: ClusterState, decision: Decision, now_ms: int) -> Decis
     found = [one for one in ends if one.exit.fault == PREFLIGHT]
     reports = [event for exited in found if (event := _event(state, exited, now_ms)) is not None]
     reports += [event for one in ends for event in _of_gang(state, one, now_ms)]
+    ready = [one for one in decision.events if isinstance(one, MemberReady)]
+    reports += [event for one in ready for event in elsewhere.events_of(state, one, now_ms)]
     if not reports:
         return decision
     scratch = Scratch(state=state.copy(), now_ms=now_ms, events=[], actions=[])

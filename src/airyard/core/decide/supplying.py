@@ -1,7 +1,7 @@
-"""Decides what becomes of nodes that power or cooling slows down: sightings, and incidents of the facility.
+"""Decides what becomes of nodes that fail by what they share (power, cooling, storage): sightings, and incidents.
 
 Owns: which events are journalled. Must not know: how many make an incident (``core/health/facility``).
-No node is taken out here: who cuts the power of a rack is no node of it.
+No node is taken out here: who cuts the power of a rack, or serves its files, is no node of it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from airyard.core.decide.decision import Decision, Scratch
 from airyard.core.events import FacilityIncidentBegan, FacilityIncidentEnded, SlowdownSeen
 from airyard.core.health import facility
 from airyard.core.health.facts import HealthEvent
+from airyard.core.health.shared import storage_of
 from airyard.core.state import ClusterState
 
 
@@ -20,8 +21,9 @@ def seen(scratch: Scratch, event: HealthEvent, nodes: Iterable[str]) -> set[str]
     concerned = set()
     for supply in facility.supplies(event):
         for name in nodes:
-            place = facility.place_of(scratch.state.nodes[name].labels, supply)
-            slowdown = facility.slowdown_of(event, name, supply, place, scratch.now_ms)
+            node = scratch.state.nodes[name]
+            place = storage_of(event) or facility.place_of(node.labels, supply)
+            slowdown = facility.slowdown_of(event, name, supply, place, scratch.now_ms, machine=node.machine)
             if facility.is_news(scratch.state.facility, slowdown):
                 concerned |= _note(scratch, slowdown)
     return concerned

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from airyard.core.health import shared
 from airyard.core.health.facts import Component, HealthEvent, Remedy, Severity, Source
 from airyard.core.health.slowing import SLOWNESS
 from airyard.core.health.states import Hit
@@ -40,6 +41,10 @@ CHECK = "check."
 """How the rules of failed checks begin: ``check.gpu.rows``."""
 HIGH_WITH_REMEDY = 6.0
 """A grave fault for which a remedy is known: the node is worth being mended."""
+STORAGE_AT_MOST = WEIGHT_OF_CHECK[Severity.WARNING]
+"""What checks and monitors say of storage adds up to at most: a file server that is away fails them all at once."""
+WEIGHT_OF_ALONE = {shared.ALONE: 1.0, shared.AGAIN: 1.0}
+"""That others pass what a node fails: beside the failure both take it out, one alone does not."""
 
 _SEVERITIES = tuple(Severity)
 _REMEDIES = frozenset({Remedy.GPU_RESET, Remedy.REBOOT, Remedy.POWER_CYCLE, Remedy.REPLACE})
@@ -49,6 +54,8 @@ def weight(event: HealthEvent) -> float:
     """Return how much one event speaks against its node."""
     if event.component is Component.FACILITY or event.severity is Severity.INFO or event.rule in SLOWNESS:
         return 0.0
+    if event.rule in WEIGHT_OF_ALONE:
+        return WEIGHT_OF_ALONE[event.rule]
     if event.code is not None and event.rule.startswith("xid."):
         return WEIGHT_OF_XID[xid_facts(event.code).weight]
     if event.source is Source.CHECK and event.rule.startswith(CHECK):
@@ -97,7 +104,9 @@ def score(hits: Iterable[Hit]) -> float:
     What a job could have printed counts ``TEXT_AT_MOST`` beside that.
     """
     kept = list(hits)
-    confirmed = sum(hit.weight for hit in kept if hit.confirmed)
+    sure = [hit for hit in kept if hit.confirmed]
+    storage = sum(hit.weight for hit in sure if hit.rule in shared.OF_STORAGE)
+    confirmed = sum(hit.weight for hit in sure) - storage + min(storage, STORAGE_AT_MOST)
     text = min(sum(hit.weight for hit in kept if not hit.confirmed), TEXT_AT_MOST)
     return confirmed + text if confirmed >= CORDON_FROM else min(confirmed + text, TEXT_AT_MOST)
 

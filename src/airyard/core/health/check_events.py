@@ -5,17 +5,14 @@ Owns: which failures become events, how grave each is. Must not know: who ran th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 
+from airyard.core.health import shared
 from airyard.core.health.blame import CHECK
 from airyard.core.health.facts import CheckResult, CheckStatus, Component, HealthEvent, Severity, Source
 
 _STOPS_RUNS = frozenset({"gpu.lost"})
 """What runs on such a device cannot go on."""
-_SHARED = frozenset({"host.mounts", "host.names", "net.peers", "storage.writes"})
-"""Whose failure is as likely that of a server or a switch: alone it makes a suspect, and takes nothing out."""
-_REFUSED = re.compile(r"^preflight: node \S+ failed ([\w.]+): ")
 _UNTOLD = "preflight"
 
 
@@ -63,8 +60,7 @@ def refused_start(
     ``device``: the member's only one, where the fault is on a device. The node is taken out; others on it stay.
     Not so for what machines share.
     """
-    found = _REFUSED.match(said)
-    shared = found is not None and found[1] in _SHARED
+    found = shared.REFUSED.match(said)
     return HealthEvent(
         event_id=f"check/{round_name}",
         rule=f"{CHECK}{found[1] if found else _UNTOLD}",
@@ -72,7 +68,7 @@ def refused_start(
         node=node,
         at_ms=at_ms,
         component=Component.GPU if on_device else Component.HOST,
-        severity=Severity.WARNING if shared else Severity.HIGH,
+        severity=Severity.WARNING if shared.refused_by(said) else Severity.HIGH,
         source=Source.CHECK,
         message=said,
         device=device,
