@@ -326,6 +326,7 @@ HEALTH = NodeHealth(
     session=2,
     attempt=1,
     remedy=Remedy.REBOOT,
+    put_off=1,
     retest=Retest.T3,
     passes=1,
     strikes=1,

@@ -25,7 +25,7 @@ def health_document(health: NodeHealth | None, wait: Wait | None = None) -> Docu
         "since": rfc3339(health.since_ms or None),
         "rule": health.rule,
         "score": health.score,
-        "attempt": health.attempt,
+        "attempt": health.remedies,
         "remedy": health.remedy.value,
         "retest": health.retest.value,
         "strikes": health.strikes,

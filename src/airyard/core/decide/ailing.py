@@ -24,7 +24,7 @@ from airyard.core.events import (
     NodeUncordoned,
     StopOrdered,
 )
-from airyard.core.health import budget, facility, machine
+from airyard.core.health import budget, facility, ladder, machine
 from airyard.core.health.blame import gravest, hit_of
 from airyard.core.health.facts import HealthEvent
 from airyard.core.health.states import TAKEN_OUT, WORKING, HealthState, Hit, NodeHealth
@@ -236,7 +236,7 @@ def _mend(scratch: Scratch, name: str, health: NodeHealth) -> None:
         _note(scratch, name, retired, retired.waits_for, TICK)
         return
     after = machine.reserved(health, now_ms, gpus=_has_gpus(scratch.state, name))
-    why = after.waits_for or f"attempt {after.attempt}: {after.remedy.value}"
+    why = after.waits_for or f"remedy {after.remedies} of {ladder.ATTEMPTS}: {after.remedy.value}"
     _note(scratch, name, after, why, TICK)
     _ask(scratch, name)
 

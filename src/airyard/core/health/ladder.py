@@ -31,6 +31,8 @@ DEADLINE_MS = {
 RETEST_MS = 30 * MINUTE_MS
 IN_PAIRS_MS = 40 * MINUTE_MS
 """What T4 has beyond that: half an hour until two other nodes are idle, and the tests with them."""
+PUT_OFF_MOST = 6
+"""So often in one quarantine a remedy may say that it was not begun and can be tried later; then a person is asked."""
 _OF_GPUS = frozenset({Component.GPU, Component.GPU_MEMORY, Component.NVLINK, Component.DRIVER, None})
 _OFF_THE_BUS = frozenset({"xid.79", "gpu.lost", "gpu.off_bus", "check.gpu.lost"})
 """One fault by the names that the kernel's log, NVML and a check give it: a second time is the vendor's matter."""
@@ -67,8 +69,8 @@ def at_its_end(health: NodeHealth, asked: Remedy, now_ms: int) -> str:
     cured = health.past_rules.count(health.rule) if health.rule.startswith("xid.") else 0
     if cured >= CURES_OF_ONE_XID and strikes_left(health, now_ms) >= CURES_OF_ONE_XID:
         return f"{health.rule} came again after {cured} cures"
-    if health.attempt >= ATTEMPTS:
-        return f"{health.attempt} remedies did not help"
+    if health.remedies >= ATTEMPTS:
+        return f"{health.remedies} remedies did not help"
     recent = sum(at_ms > now_ms - WEEK_MS for at_ms in health.remedied_ms)
     if recent >= REMEDIES_A_WEEK:
         return f"{recent} remedies within seven days"
@@ -78,6 +80,11 @@ def at_its_end(health: NodeHealth, asked: Remedy, now_ms: int) -> str:
 def retest_ms(level: Retest) -> int:
     """Return how long a test may take until nobody waits for it any more."""
     return RETEST_MS + (IN_PAIRS_MS if level is Retest.T4 else 0)
+
+
+def later_ms(put_off: int) -> int:
+    """Return how long a remedy that was not begun waits: a minute, doubled each time, half an hour at most."""
+    return min(MINUTE_MS << min(max(put_off - 1, 0), 16), BACK_OFF_MS)
 
 
 def wait_ms(strikes: int) -> int:

@@ -87,6 +87,7 @@ def cordoned(health: NodeHealth, now_ms: int) -> NodeHealth:
         since_ms=now_ms,
         session=health.session + 1,
         attempt=0,
+        put_off=0,
         remedy=Remedy.NONE,
         passes=0,
         clean=0,
@@ -156,11 +157,26 @@ def remedied(health: NodeHealth, outcome: RemedyOutcome, said: str, now_ms: int)
         return replace(health, state=S.RETESTING, since_ms=now_ms, passes=0)
     back = replace(health, state=S.QUARANTINED, since_ms=now_ms)
     if outcome is RemedyOutcome.TRANSIENT:
-        # The same rung again: it was not used.
-        place = ladder.RUNGS.index(health.remedy) if health.remedy in ladder.RUNGS else 0
-        before = ladder.RUNGS[place - 1] if place else Remedy.NONE
-        return replace(back, remedy=before, not_before_ms=now_ms + ladder.MINUTE_MS)
+        return _put_off(back, said, now_ms)
     return replace(back, waits_for=said or "see what became of the remedy")
+
+
+def _put_off(health: NodeHealth, said: str, now_ms: int) -> NodeHealth:
+    """Return the record after a remedy that was certainly not begun: the same rung again later, and nothing is counted.
+
+    That it could not be begun says nothing of the node: it is never scrapped for it. In the end a person is asked.
+    """
+    place = ladder.RUNGS.index(health.remedy) if health.remedy in ladder.RUNGS else 0
+    put_off = health.put_off + 1
+    asked = f"see why the {health.remedy.value} cannot be begun: it said so {put_off} times"
+    return replace(
+        health,
+        remedy=ladder.RUNGS[place - 1] if place else Remedy.NONE,
+        put_off=put_off,
+        remedied_ms=health.remedied_ms[:-1],
+        not_before_ms=now_ms + ladder.later_ms(put_off),
+        waits_for=(f"{asked}: {said}" if said else asked) if put_off >= ladder.PUT_OFF_MOST else "",
+    )
 
 
 def excused(health: NodeHealth, hits: Collection[Hit], now_ms: int) -> NodeHealth:
@@ -264,6 +280,7 @@ def maintained(health: NodeHealth, now_ms: int, *, on: bool) -> NodeHealth:
         since_ms=now_ms,
         session=health.session + 1,
         attempt=0,
+        put_off=0,
         passes=0,
         retest=health.retest,
         past_rules=(),

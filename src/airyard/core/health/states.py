@@ -122,6 +122,8 @@ class NodeHealth:
     attempt: int = 0
     remedy: Remedy = Remedy.NONE
     """In flight, or done last."""
+    put_off: int = 0
+    """Of ``attempt`` those that were certainly not carried out: they were numbered, and count for nothing else."""
     retest: Retest = Retest.T1
     passes: int = 0
     strikes: int = 0
@@ -138,6 +140,11 @@ class NodeHealth:
     clean: int = 0
     """Runs that ended well on it while on probation."""
     waits_for: str = ""
+
+    @property
+    def remedies(self) -> int:
+        """Remedies of this quarantine that were carried out, or may have been; the one in flight, too."""
+        return self.attempt - self.put_off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

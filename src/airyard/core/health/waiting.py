@@ -71,7 +71,7 @@ def waits(
             return before_remedy(node, health, now_ms, fleet, pool=pool)
         case _S.RESETTING:
             span_ms = ladder.DEADLINE_MS.get(health.remedy, ladder.RETEST_MS)
-            said = f"{health.remedy.value}, remedy {health.attempt} of {ladder.ATTEMPTS}"
+            said = f"{health.remedy.value}, remedy {health.remedies} of {ladder.ATTEMPTS}"
             return Wait(what=WaitFor.REMEDY, text=said, until_ms=since_ms + span_ms)
         case _S.RETESTING | _S.ENROLLING:
             said = f"test {health.retest.value}, {health.passes} of {ladder.PASSES} passed"

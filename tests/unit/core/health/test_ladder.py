@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from airyard.core import commands as c
 from airyard.core.actions import RunRemedy, RunRetest
+from airyard.core.health import ladder, machine
 from airyard.core.health.facts import CheckStatus, Component, HealthEvent, Remedy, Severity, Source
-from airyard.core.health.states import HealthState, RemedyOutcome
+from airyard.core.health.states import HealthState, NodeHealth, RemedyOutcome
 from core_yard import START_MS, Yard, node
 
 RESET, REBOOT, CYCLE = Remedy.GPU_RESET, Remedy.REBOOT, Remedy.POWER_CYCLE
@@ -100,3 +103,59 @@ def test_a_remedy_that_was_not_begun_is_the_next_one_again() -> None:
     (again,) = yard.actions
     assert isinstance(again, RunRemedy)
     assert (first.remedy, again.remedy) == (REBOOT, REBOOT)
+
+
+def test_a_remedy_that_says_try_later_is_tried_later_and_never_scraps_its_node() -> None:
+    """Exit status 75 of a command (EX_TEMPFAIL): three times was as good as three remedies that did not help."""
+    yard = Yard(*(node(name, None) for name in "abcd"))
+    fault = HealthEvent(
+        event_id="e",
+        rule="site.mount",
+        machine="a",
+        node="a",
+        at_ms=START_MS,
+        component=Component.DISK,
+        severity=Severity.CRITICAL,
+        source=Source.OPERATOR,
+        message="not mounted",
+    )
+    yard.do(c.HealthReported(events=(fault,)))
+    yard.tick(1)
+    waits_s, names = [], []
+    yard.tick(1)
+    for _ in range(ladder.PUT_OFF_MOST):
+        (asked,) = yard.actions
+        assert isinstance(asked, RunRemedy)
+        assert asked.remedy is REBOOT
+        names.append(asked.name)
+        yard.do(
+            c.RemedyDone(
+                node="a", name=asked.name, outcome=RemedyOutcome.TRANSIENT, message="75: BMC is busy"
+            )
+        )
+        health = yard.state.health["a"]
+        assert (health.state, health.remedies, health.remedied_ms) == (HealthState.QUARANTINED, 0, ())
+        waits_s.append((health.not_before_ms - yard.now_ms) // 1000)
+        yard.tick(waits_s[-1] - 1)
+        assert yard.state.health["a"].state is HealthState.QUARANTINED
+        yard.tick(1)
+    assert waits_s == [60, 120, 240, 480, 960, 1800]
+    assert len(set(names)) == len(names), (
+        "an answer that comes late must not be taken for that of another try"
+    )
+    yard.tick(86_400)
+    health = yard.state.health["a"]
+    assert (health.state, yard.actions) == (HealthState.QUARANTINED, [])
+    assert health.waits_for == "see why the REBOOT cannot be begun: it said so 6 times: 75: BMC is busy"
+
+
+def test_tries_that_were_put_off_take_no_remedy_away() -> None:
+    health = NodeHealth(state=HealthState.QUARANTINED, session=1)
+    for number in range(1, ladder.ATTEMPTS + 1):
+        health = machine.reserved(health, START_MS, gpus=False)
+        health = machine.remedied(health, RemedyOutcome.TRANSIENT, "", START_MS)
+        health = machine.reserved(health, START_MS, gpus=False)
+        assert (health.state, health.remedies) == (HealthState.RESETTING, number)
+        health = replace(health, state=HealthState.QUARANTINED)
+    assert machine.beyond_cure(health, START_MS) == "3 remedies did not help"
+    assert health.remedied_ms == (START_MS,) * 3
