@@ -91,7 +91,9 @@ def test_a_server_that_is_killed_in_every_state_doubles_no_remedy(own_yard: Yard
     yard, said = own_yard, own_yard.work / "said"
     with (yard.home / "config.toml").open("a") as config:
         mend = f"echo $AIRYARD_ATTEMPT >> {said}; sleep 3"
-        config.write(f'[health]\nreboot_command = "{mend}"\nretest_command = "exit 0"\n')
+        config.write(
+            f'[health]\nreboot_changes_boot = false\nreboot_command = "{mend}"\nretest_command = "exit 0"\n'
+        )
     assert yard.run("up").returncode == 0
     nodes = data(yard.run("nodes", "-o", "json"))["nodes"]
     node = str(next(one["name"] for one in nodes if one["accelerator"] == "CPU"))

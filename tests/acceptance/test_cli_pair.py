@@ -122,7 +122,7 @@ def test_slots_of_cpus_are_mended_and_tested_in_pairs_over_tcp(own_yard: Yard) -
     if own_yard.run("health", "check", "--full").returncode != 0:
         pytest.skip("this machine does not pass the checks of its own")
     with (own_yard.home / "config.toml").open("a") as file:
-        file.write('[health]\nreboot_command = "true"\n')
+        file.write('[health]\nreboot_changes_boot = false\nreboot_command = "true"\n')
     assert own_yard.run("up").returncode == 0
     node = names(own_yard, simulated=False)[0]
     report(own_yard, node)

@@ -211,6 +211,8 @@ class HealthSection(_Section):
     gpu_reset_command: str | None = None
     reboot_command: str | None = None
     power_cycle_command: str | None = None
+    reboot_changes_boot: bool = True
+    """After these two the machine's boot id has to be another one; false where they start a container anew."""
     retest_command: str | None = None
     """Exits with 0 when the node is well, with 1 when it is not; anything else says nothing."""
     simulated_remedy_command: str | None = None

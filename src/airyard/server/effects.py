@@ -65,7 +65,7 @@ from airyard.ports.tracker import Metric, TrackedRun
 from airyard.server.gauges import Gauges
 from airyard.server.idle_rounds import IdleRounds, IdleSettings
 from airyard.server.judges import Judges
-from airyard.server.node_rounds import NodeRounds, Retests, find_node, is_away, told_by_pool
+from airyard.server.node_rounds import NodeRounds, Retests, boot_of, find_node, is_away, told_by_pool
 from airyard.server.pair_due import due_of
 from airyard.server.pair_retests import PairRetests
 from airyard.server.pair_rounds import PairRounds
@@ -141,7 +141,7 @@ class Effects:
             python=self._test_python,
             in_pairs=in_pairs,
         )
-        self._remedies.start(self._submit, retests.test)
+        self._remedies.start(self._submit, retests.test, partial(boot_of, loop))
         if self._judges is not None:
             self._judges.start(loop)
         self._engine.connect(self._on_fact)

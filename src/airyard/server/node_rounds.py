@@ -65,6 +65,16 @@ def find_node(loop: ControlLoop, name: str) -> Node | None:
     return loop.peek(lambda control: control.state.nodes.get(name))
 
 
+def boot_of(loop: ControlLoop, machine: str) -> str:
+    """Return the boot id of a machine as its agent told it last; empty where none is known."""
+
+    def read(control: Control) -> str:
+        known = control.state.machines.get(machine)
+        return known.boot_id if known is not None else ""
+
+    return loop.peek(read)
+
+
 def is_away(loop: ControlLoop, node: Node) -> bool:
     """Return whether a node's machine cannot be reached, as the newest commit has it."""
 

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import structlog
 
@@ -29,7 +30,13 @@ SIDE_BY_SIDE = 4
 SAID_CHARACTERS = 300
 AGAIN_S = 2.0
 """A test that could not be carried out is asked for again after this."""
+LOOK_S = 1.0
+LEFT_S = 15.0
+"""A machine that does not come back is told of so long before the remedy's deadline, which knows less of it."""
 Test = Callable[[RunRetest, Callable[[], bool]], RetestDone | None]
+Boot = Callable[[str], str]
+"""The boot id of a machine, as its agent told it last; empty where none is known."""
+_RESTARTS = frozenset({Remedy.REBOOT, Remedy.POWER_CYCLE})
 _KEYS = {
     Remedy.GPU_RESET: "gpu_reset_command",
     Remedy.REBOOT: "reboot_command",
@@ -43,10 +50,12 @@ _log = structlog.get_logger("airyard.remedies")
 class Remedies:
     """Works off what is asked, on threads of its own."""
 
-    def __init__(self, commands: Mapping[str, str | None]) -> None:
+    def __init__(self, commands: Mapping[str, Any]) -> None:
         """``commands`` is the section ``[health]`` of the configuration."""
         self._commands = commands
+        self._looks_at_boots = bool(commands.get("reboot_changes_boot", True))
         self._on_node: Test | None = None
+        self._boot: Boot = lambda machine: ""
         self._stopped = threading.Event()
         self._inbox: queue.Queue[RunRemedy | None] = queue.Queue()
         self._tests: queue.Queue[RunRetest | None] = queue.Queue()
@@ -56,12 +65,16 @@ class Remedies:
         self._lock = threading.Lock()
         self._answer: Callable[[Command], None] = lambda command: None
 
-    def start(self, answer: Callable[[Command], None], test: Test | None = None) -> None:
+    def start(
+        self, answer: Callable[[Command], None], test: Test | None = None, boot: Boot | None = None
+    ) -> None:
         """Begin; what was asked before is worked off now.
 
         ``test`` tests a node on the node itself, where no command does it; None from it: not now, ask again.
+        ``boot`` tells whether a machine was started again.
         """
         self._answer, self._on_node = answer, test
+        self._boot = boot or self._boot
         for number in range(SIDE_BY_SIDE):
             threading.Thread(target=self._run, name=f"remedy-{number}", daemon=True).start()
             threading.Thread(target=self._run_tests, name=f"retest-{number}", daemon=True).start()
@@ -138,9 +151,16 @@ class Remedies:
         if action.again:
             said = f"see what became of the {action.remedy.value}: the server was started again meanwhile"
             return _mended(action, RemedyOutcome.PERMANENT, said)
+        until_s = time.monotonic() + DEADLINE_MS[action.remedy] / 1000 - LEFT_S
+        before = self._boot(action.machine)
         code, said = _call(
             command, action, {"AIRYARD_REMEDY": action.remedy.value}, DEADLINE_MS[action.remedy]
         )
+        if code == 0 and not self._is_back(action, before, until_s):
+            why = (
+                f"the command says that it is done, but machine {action.machine} was not started again since"
+            )
+            return _mended(action, RemedyOutcome.PERMANENT, f"{why}: its boot id is {before} as before")
         if code == 0:
             return _mended(action, RemedyOutcome.SUCCEEDED, said)
         if code is None:
@@ -148,6 +168,15 @@ class Remedies:
         # EX_TEMPFAIL is the command's own word that it did nothing, and may be called again.
         outcome = RemedyOutcome.TRANSIENT if code == os.EX_TEMPFAIL else RemedyOutcome.PERMANENT
         return _mended(action, outcome, f"it exited with {code}: {said}")
+
+    def _is_back(self, action: RunRemedy, before: str, until_s: float) -> bool:
+        """Wait until the machine has another boot id; False when it has the same until the end."""
+        if action.simulated or not before or not self._looks_at_boots or action.remedy not in _RESTARTS:
+            return True
+        while self._boot(action.machine) in ("", before):
+            if time.monotonic() >= until_s or self._stopped.wait(LOOK_S):
+                return False
+        return True
 
     def _test(self, action: RunRetest) -> RetestDone:
         command = self._commands.get(SIMULATED_RETEST if action.simulated else "retest_command")

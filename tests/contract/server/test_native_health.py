@@ -17,6 +17,7 @@ from airyard.core.health.fabric_faults import edge_fault
 from airyard.core.health.facts import CheckStatus, HealthEvent, Remedy, Retest
 from airyard.core.health.idle_records import SweepNote
 from airyard.core.health.states import RemedyOutcome
+from airyard.server import remedies as remedies_of
 from airyard.server.remedies import Remedies
 from airyard.wire import native
 from airyard.wire.health import HealthEventsAnswer, HealthReportAnswer
@@ -223,6 +224,35 @@ def test_a_configured_command_is_told_the_node_and_its_exit_status_decides(tmp_p
         assert isinstance(done, RemedyDone)
         outcomes.append((done.outcome, "no way" in done.message))
     assert outcomes == [(RemedyOutcome.TRANSIENT, False), (RemedyOutcome.PERMANENT, True)]
+
+
+@pytest.mark.parametrize(
+    ("boots", "changes", "outcome"),
+    [
+        (["boot-1", "boot-1", "boot-2"], True, RemedyOutcome.SUCCEEDED),
+        (["boot-1", "", "boot-2"], True, RemedyOutcome.SUCCEEDED),
+        (["boot-1"], True, RemedyOutcome.PERMANENT),
+        (["boot-1"], False, RemedyOutcome.SUCCEEDED),
+        ([""], True, RemedyOutcome.SUCCEEDED),  # nobody knows its boots
+    ],
+)
+def test_a_reboot_is_done_when_the_machine_was_started_again(
+    boots: list[str], changes: bool, outcome: RemedyOutcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(remedies_of.DEADLINE_MS, Remedy.REBOOT, 600)
+    monkeypatch.setattr(remedies_of, "LEFT_S", 0.1)
+    monkeypatch.setattr(remedies_of, "LOOK_S", 0.05)
+    answers: list[Command] = []
+    told = iter(boots)
+    remedies = Remedies({"reboot_command": "true", "reboot_changes_boot": changes})
+    remedies.start(answers.append, boot=lambda machine: next(told, boots[-1]) if machine == "m1" else "x")
+    remedies.do(REMEDY)
+    wait(lambda: len(answers) > 0)
+    remedies.stop()
+    (done,) = answers
+    assert isinstance(done, RemedyDone)
+    assert done.outcome is outcome
+    assert ("machine m1 was not started again" in done.message) is (outcome is RemedyOutcome.PERMANENT)
 
 
 def test_what_is_not_configured_and_what_nobody_knows_is_left_to_a_person(tmp_path: Path) -> None:
