@@ -146,11 +146,13 @@ def test_what_is_only_odd_warns_and_passes(gpus: FakeGpus, reading: dict[str, An
     assert [(one["check"], one["status"]) for one in found] == [(check, "WARN")]
 
 
-def test_a_power_limit_that_the_site_set_is_due(gpus: FakeGpus) -> None:
-    limits = gpus.file.parent / "own.toml"
+@pytest.mark.parametrize("file", ["own.toml", "node/thresholds.toml"])
+def test_a_power_limit_that_the_site_set_is_due(gpus: FakeGpus, file: str) -> None:
+    limits = gpus.file.parent / file
+    limits.parent.mkdir(exist_ok=True)
     limits.write_text("version = 1\n[H100]\npower_limit_w = 650\n")
     gpus.set(power_limit_mw=650_000, gpu2__power_limit_mw=700_000)
-    code, found = checked(gpus, "--thresholds", str(limits))
+    code, found = checked(gpus, *(["--thresholds", str(limits)] if file == "own.toml" else []))
     assert code == 1
     assert [(one["check"], one["status"], one["device"], one["threshold"]) for one in found] == [
         ("gpu.power_limit", "FAIL", 2, 650)
@@ -214,3 +216,19 @@ def test_limits_of_a_site_go_before_ours(gpus: FakeGpus, tmp_path: Path) -> None
     assert [(one["check"], one["status"], one["threshold"]) for one in found] == [
         ("gpu.temperature", "WARN", 30.0)
     ] * 8
+
+
+def test_a_machines_limits_with_an_error_are_refused_by_name(gpus: FakeGpus) -> None:
+    limits = gpus.file.parent / "node" / "thresholds.toml"
+    limits.parent.mkdir()
+    limits.write_text("version = 1\n[H100]\nnvlink = 12\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "airyard.cli", "health", "check"],
+        env={**os.environ, **gpus.environ, "AIRYARD_HOME": str(gpus.file.parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode not in (0, 1)
+    assert f"{limits} cannot be used: [H100] nvlink: no check asks for it (line 3)" in done.stderr

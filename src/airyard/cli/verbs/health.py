@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,7 +40,16 @@ def command() -> None:
     "--writes", "shared", multiple=True, metavar="DIR", help="Write to this folder, too: a file server's."
 )
 @click.option(
-    "--thresholds", type=click.Path(path_type=Path), metavar="FILE", help="Limits over the packaged ones."
+    "--thresholds",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Limits over the packaged ones (those of the data folder's node/thresholds.toml).",
+)
+@click.option(
+    "--python",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The interpreter with torch that makes GPUs work (this one, if it has torch).",
 )
 @click.option(
     "--own", type=click.Path(path_type=Path), metavar="DIR", help="A folder with checks of your own."
@@ -54,6 +65,7 @@ def check(
     folder: Path | None,
     shared: tuple[str, ...],
     thresholds: Path | None,
+    python: Path | None,
     own: Path | None,
     everything: bool,
 ) -> int:
@@ -64,7 +76,7 @@ def check(
     of a simulated node nothing can be told (5).
     """
     if node is not None:
-        if gpus is not None or names or folder or shared or thresholds or own:
+        if gpus is not None or names or folder or shared or thresholds or python or own:
             raise click.UsageError(
                 "--node goes with --full and --all only: a node's own limits and checks are used"
             )
@@ -73,12 +85,24 @@ def check(
     from airyard.checks.contract import Profile
     from airyard.checks.preflight.results import result_to_json
     from airyard.checks.preflight.setting import CACHES, Setting
+    from airyard.checks.site_limits import FILE
     from airyard.checks.thresholds import load
 
     profile = Profile.FULL if full else Profile.FAST
     data = folder or _data_folder(app)
     caches = [str(data / "node" / name) for name in CACHES] if (data / "node").is_dir() else []
-    site = Setting(data_folder=data, gpus=gpus, hosts=names, full=full, writes=shared, caches=tuple(caches))
+    site = Setting(
+        data_folder=data,
+        gpus=gpus,
+        hosts=names,
+        full=full,
+        writes=shared,
+        caches=tuple(caches),
+        python=str(python or _with_torch()),
+    )
+    own_limits = data / "node" / FILE
+    if thresholds is None and own_limits.is_file():
+        thresholds = own_limits
     files = catalogue.own(own, profile) if own is not None else None
     results = running.run(catalogue.probes(profile), site, load(thresholds), files)
     code = _exit_code(results)
@@ -88,6 +112,11 @@ def check(
     else:
         _print(app, results, everything)
     return code
+
+
+def _with_torch() -> str:
+    """Return this interpreter where torch can be imported, else nothing: then no GPU is made to work."""
+    return sys.executable if importlib.util.find_spec("torch") is not None else ""
 
 
 def _check_node(app: App, node: str, full: bool, everything: bool) -> int:
