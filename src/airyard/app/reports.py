@@ -17,7 +17,9 @@ from airyard.core.run import Checkpoint, LogClose
 
 MAX_ADDRESSES = 32
 MAX_NETWORK_CHARACTERS = 300
-MAX_FACTS, MAX_FACT_CHARACTERS = 12, 600
+MAX_FACTS, MAX_FACT_CHARACTERS = 24, 600
+LEFT_OUT = "left_out"
+"""The fact that names those which are not kept, of a member that tells more."""
 
 
 def report_of(item: Mapping[str, Any], offset_ns: int, now_ms: int) -> Report:
@@ -54,7 +56,11 @@ def report_of(item: Mapping[str, Any], offset_ns: int, now_ms: int) -> Report:
 
 
 def _facts(item: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    return tuple((str(name)[:40], str(item[name])[:MAX_FACT_CHARACTERS]) for name in sorted(item)[:MAX_FACTS])
+    names = sorted(item)
+    kept = [(str(name)[:40], str(item[name])[:MAX_FACT_CHARACTERS]) for name in names[:MAX_FACTS]]
+    if gone := names[MAX_FACTS:]:
+        kept.append((LEFT_OUT, ", ".join(str(name)[:40] for name in gone)[:MAX_FACT_CHARACTERS]))
+    return tuple(kept)
 
 
 def _meeting(item: Mapping[str, Any] | None) -> Meeting | None:

@@ -82,7 +82,8 @@ async def report(context: Context, caller: Caller, body: wire.HealthReportReques
     found = await query(context, place)
     await ask(context, HealthReported(events=found, by=caller.name))
     context.throttles.put(found, context.clock.monotonic_ms())
-    return {"taken": len(found)}
+    notes = [note for place, one in enumerate(body.events) if (note := reports.left_out(one, place=place))]
+    return {"taken": len(found), "notes": notes}
 
 
 @router.post("/check", responses={200: {"model": wire.CheckBegun}})

@@ -103,9 +103,10 @@ class HealthReportRequest(Part):
 
 
 class HealthReportAnswer(Answer):
-    """How many events were taken."""
+    """How many events were taken. ``notes``: what of them is not kept."""
 
     taken: int
+    notes: list[str] = Field(default_factory=list)
 
 
 class CheckRequest(Part):

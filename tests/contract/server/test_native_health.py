@@ -56,7 +56,10 @@ def fault(node: str, rule: str = "xid.79", **changes: Any) -> dict[str, Any]:
 async def report(client: httpx.AsyncClient, *events: dict[str, Any]) -> None:
     answer = await client.post("/health/report", json={"events": events})
     assert answer.status_code == 200, answer.text
-    assert HealthReportAnswer.model_validate(answer.json()).taken == len(events)
+    said = HealthReportAnswer.model_validate(answer.json())
+    assert said.taken == len(events)
+    long = [place for place, event in enumerate(events) if len(event.get("evidence", ())) > 5]
+    assert [note.partition(":")[0] for note in said.notes] == [f"event {place}" for place in long]
 
 
 async def look(client: httpx.AsyncClient, node: str) -> NodeAnswer:
@@ -78,7 +81,7 @@ def test_a_broken_node_goes_round_the_circle_and_tells_its_story(yard: Yard) -> 
     async def scene() -> None:
         async with yard.client() as client:
             await report(client, fault(ONE))
-            await report(client, fault(ONE))
+            await report(client, fault(ONE, evidence=["NVRM: Xid (PCI:0000:1b:00): 79"] * 7))
             assert (await look(client, ONE)).node.cordoned
             deadline = time.monotonic() + PATIENCE_S
             while (shown := await look(client, ONE)).node.health is None or (

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from airyard.core import commands as c
 from airyard.core.decide.operating import HEALTH
 from airyard.core.health.states import HealthState
 from airyard.core.run import Cause, Outcome, RunState, StopReason
@@ -124,7 +125,7 @@ def gang_fails(yard: Yard, message: str, cause: Cause = Cause.NETWORK) -> int:
     return run_id
 
 
-def test_a_sum_that_hangs_makes_a_suspect_of_the_node_that_it_singles_out() -> None:
+def test_a_sum_that_hangs_is_a_hint_against_the_node_that_it_singles_out() -> None:
     yard = Yard(*(node(name) for name in "abcd"))
     text = "rank 2 on node {} told that it came, and got no further, unlike the others [suspect: {}]"
     run_id = yard.submit(workload("GPU_8xH100", 3))
@@ -135,8 +136,9 @@ def test_a_sum_that_hangs_makes_a_suspect_of_the_node_that_it_singles_out() -> N
     said = f"{SUM}together: {text.format(names[2], names[2])}; next: test the nodes in pairs"
     yard.exit(f"{run_id}.0.1", Cause.NETWORK, started=False, message=said)
     assert {name: health.state for name, health in yard.state.health.items()} == {
-        names[2]: HealthState.SUSPECT
+        names[2]: HealthState.HEALTHY
     }
+    assert [hit.rule for hit in yard.state.health[names[2]].hits] == ["fabric.gang"]
     assert yard.state.cordons == {}
     yard.tick(1)
     for member in (0, 2):
@@ -151,6 +153,23 @@ def test_a_sum_that_hangs_for_all_is_a_hint_against_each_and_blames_none() -> No
     assert set(yard.state.health) == names
     assert {health.state for health in yard.state.health.values()} == {HealthState.HEALTHY}
     assert {hit.rule for health in yard.state.health.values() for hit in health.hits} == {"fabric.gang"}
+
+
+def test_two_gangs_that_fail_with_one_node_in_common_make_it_a_suspect() -> None:
+    yard = Yard(*(node(name) for name in "abcde"))
+    first = gang_fails(yard, f"{SUM}together: no rank got to a first sum")
+    gangs = [{member.node for member in yard.attempt(first).members}]
+    yard.tick(1)
+    for member in (0, 2):
+        yard.exit(f"{first}.0.{member}", Cause.CANCELLED, started=False)
+    yard.do(c.CancelRun(run_id=first, by="ada"))
+    yard.do(c.CordonNodes(nodes=tuple(sorted(gangs[0])[:2]), by="ada"))
+    second = gang_fails(yard, f"{SUM}together: no rank got to a first sum")
+    gangs.append({member.node for member in yard.attempt(second).members})
+    (common,) = gangs[0] & gangs[1]
+    suspects = [name for name, health in yard.state.health.items() if health.state is HealthState.SUSPECT]
+    assert suspects == [common]
+    assert {hit.rule for hit in yard.state.health[common].hits} == {"fabric.gang", "fabric.gang_again"}
 
 
 def test_other_ends_say_nothing_of_the_gangs_nodes() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from airyard.cli import formats, node_text
+from airyard.cli import fault_reports, formats, node_text
 from airyard.cli.app import App, Verb, VerbGroup, pass_app
 from airyard.cli.moments import SpanType
 
@@ -111,10 +111,12 @@ def report(
         "node": node,
         **{name: value for name, value in said.items() if value is not None},
     }
-    answer = app.client.health.report([event])
+    answer = fault_reports.report(app.client.health, app.client.node, event)
     if app.as_json:
         app.console.data({**answer, "event_id": event["event_id"]})
         return
+    for note in answer.get("notes", ()):  # a server of before has none
+        app.console.note(note)
     after = app.client.node(node)["node"].get("health")
     against = f", score {after['score']:g}" if after and after["score"] else "; this weighs nothing"
     app.console.text(f"{node} is {after['state'].lower() if after else 'healthy'}{against}")

@@ -80,7 +80,9 @@ def _settle_gangs(scratch: Scratch, name: str, began_ms: int) -> None:
     health = scratch.state.health.get(name)
     if health is None or health.state is not HealthState.HEALTHY:
         return
-    after = machine.without(health, gang_sums.RULE, began_ms)
+    after = health
+    for rule in sorted(gang_sums.RULES):
+        after = machine.without(after, rule, began_ms)
     if after is not health:
         ailing.note(scratch, name, after, "it passed its pair tests while idle", BY)
 

@@ -85,4 +85,12 @@ def _of_gang(state: ClusterState, exited: MemberExited, now_ms: int) -> tuple[He
         return ()
     attempt = known[1]
     nodes = {member.node: member.machine for member in attempt.members if member.node in state.nodes}
-    return gang_sums.events_of(exit_.message, attempt=str(attempt.key), nodes=nodes, at_ms=now_ms)
+
+    def owner_of(run_id: int) -> str:
+        run = state.runs.get(run_id)
+        return run.owner if run is not None else ""
+
+    earlier = gang_sums.Earlier({name: health.hits for name, health in state.health.items()}, owner_of)
+    return gang_sums.events_of(
+        exit_.message, attempt=str(attempt.key), nodes=nodes, at_ms=now_ms, earlier=earlier
+    )

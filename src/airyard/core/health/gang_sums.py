@@ -5,13 +5,15 @@ Must not know: torch, stores, processes.
 
 A rank that still tells of itself, and has come less far than all others, singles its node out. One that does not tell
 any more may be cut off as well as hang: its node and the one where all meet are as likely. Where all have come as far
-any node or edge may be it. None of this is ever confirmed: the sum is run by the run's own environment.
+any node or edge may be it. None of this is ever confirmed: the sum is run by the run's own environment, which may tell
+what it likes. So it weighs as what a job prints does, and makes a suspect only with what somebody else says: a monitor,
+or the sum of another gang.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import combinations, islice
 
@@ -21,6 +23,9 @@ from airyard.core.health.states import Hit
 CHECK = "net.all_reduce"
 RULE = "fabric.gang"
 """A sum over a gang with this node in it did not end, or came out wrong on all. Pair tests are due."""
+AGAIN = "fabric.gang_again"
+"""... of another gang within a day, with which it has nothing in common but this node, or little and another owner."""
+RULES = frozenset({RULE, AGAIN})
 _PHASES = ("", "came", "joined", "summed", "done")
 """Nothing was told; it has torch and found the others' meeting place; all have met; so many sums; it is through."""
 _TOLD = (
@@ -83,11 +88,54 @@ def is_about(message: str) -> bool:
     return message.startswith(_ABOUT)
 
 
-def events_of(message: str, *, attempt: str, nodes: Mapping[str, str], at_ms: int) -> tuple[HealthEvent, ...]:
+class Earlier:
+    """What is known when a sum fails: which gangs' sums failed before on which nodes, and whose runs they were."""
+
+    def __init__(self, hits: Mapping[str, Iterable[Hit]], owner_of: Callable[[int], str]) -> None:
+        """``hits``: the evidence against nodes by now. ``owner_of``: empty for a run that is not known any more."""
+        self._runs: dict[str, dict[str, int]] = {}
+        self._nodes: dict[int, set[str]] = {}
+        self._owner_of = owner_of
+        for node, each in hits.items():
+            for hit in each:
+                if hit.rule in RULES:
+                    run_id = _run_of(hit.event_id)
+                    self._runs.setdefault(node, {})[hit.rule] = run_id
+                    self._nodes.setdefault(run_id, set()).add(node)
+
+    def is_another(self, node: str, run_id: int, gang: Set[str]) -> bool:
+        """Return whether a node's hint of before is of another gang: no retry, nor the same nodes or program.
+
+        One user's runs may all fail by what they have in common, and so may those on the same nodes: then this node
+        has to be all that the two have in common, or another user's gang has another node.
+        """
+        runs = self._runs.get(node, {})
+        first = runs.get(RULE)
+        if first is None or first == run_id:
+            return False
+        if runs.get(AGAIN) == run_id:
+            return True
+        partners = gang - {node}
+        common = self._nodes[first] & partners
+        one, other = self._owner_of(first), self._owner_of(run_id)
+        return not common or (common != partners and bool(one) and bool(other) and one != other)
+
+
+NOTHING_EARLIER = Earlier({}, lambda run_id: "")
+
+
+def events_of(
+    message: str,
+    *,
+    attempt: str,
+    nodes: Mapping[str, str],
+    at_ms: int,
+    earlier: Earlier = NOTHING_EARLIER,
+) -> tuple[HealthEvent, ...]:
     """Return what a sum that failed says of the gang's nodes. Said by several members it is said once.
 
-    A node that was singled out becomes a suspect. Of several each has a weak hint against it, which makes nobody a
-    suspect. ``nodes``: node → machine of the gang's members: nobody else is spoken of.
+    Each node that is named has a weak hint against it, all of the gang's where none is. One makes nobody a suspect; one
+    of a second gang adds to it (``AGAIN``). ``nodes``: node → machine of the gang's members: nobody else is spoken of.
     """
     if len(nodes) < 2:
         return ()
@@ -96,15 +144,16 @@ def events_of(message: str, *, attempt: str, nodes: Mapping[str, str], at_ms: in
     among = sorted(named or nodes)
     singled = found is not None and found[1] == "suspect" and len(named) == 1
     edges = () if singled else (_edges_in_words(among)[:500],)
+    run_id = _run_of(f"{_EVENT}{attempt}")
     return tuple(
         HealthEvent(
             event_id=f"{_EVENT}{attempt}/{name}",
-            rule=RULE,
+            rule=AGAIN if earlier.is_another(name, run_id, nodes.keys()) else RULE,
             machine=nodes[name],
             node=name,
             at_ms=at_ms,
             component=Component.NETWORK,
-            severity=Severity.HIGH if singled else Severity.WARNING,
+            severity=Severity.WARNING,
             source=Source.CHECK,
             message=message[:300],
             retest=Retest.T4,
@@ -115,9 +164,15 @@ def events_of(message: str, *, attempt: str, nodes: Mapping[str, str], at_ms: in
     )
 
 
+def _run_of(event_id: str) -> int:
+    """Return the run of an event's name, ``gang/7.0/n1``; -1 where it has none."""
+    run = event_id.removeprefix(_EVENT).partition(".")[0]
+    return int(run) if run.isdecimal() and len(run) < 19 else -1
+
+
 def is_doubted(hits: Iterable[Hit], tested_ms: int) -> bool:
     """True for a node that was in such a gang and was not tested in pairs since; ``tested_ms``: when that began."""
-    return any(hit.rule == RULE and hit.at_ms > tested_ms for hit in hits)
+    return any(hit.rule in RULES and hit.at_ms > tested_ms for hit in hits)
 
 
 def edges_in_doubt(hits: Mapping[str, Iterable[Hit]]) -> tuple[tuple[str, str], ...]:
@@ -128,7 +183,7 @@ def edges_in_doubt(hits: Mapping[str, Iterable[Hit]]) -> tuple[tuple[str, str], 
     gangs: dict[str, set[str]] = {}
     for node, each in hits.items():
         for hit in each:
-            if hit.rule == RULE and hit.event_id.startswith(_EVENT):
+            if hit.rule in RULES and hit.event_id.startswith(_EVENT):
                 gangs.setdefault(hit.event_id.removesuffix(f"/{node}"), set()).add(node)
     found: dict[tuple[str, str], None] = {}
     for _, nodes in sorted(gangs.items(), key=lambda item: (len(item[1]), item[0])):

@@ -16,7 +16,7 @@ from airyard.core.errors import Fix, UserError
 from airyard.core.health.blame import COUNTS_MS
 from airyard.core.health.facts import Component, HealthEvent, Remedy, Retest, Severity, Source
 from airyard.core.health.known_rules import facts_of
-from airyard.core.plain import is_number, plain
+from airyard.core.plain import LINES, is_number, plain
 from airyard.core.policy_rules import listed, near
 from airyard.core.wording import moment
 
@@ -24,6 +24,7 @@ LONGEST_NAME = 200
 LONGEST_RULE = 100
 LONGEST_TEXT = 500
 MOST_LINES = 20
+"""That a report may have. Of more than ``plain.LINES`` the first are kept, and it is said how many were not."""
 _RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _FIELDS = tuple(field.name for field in fields(HealthEvent))
 _Word = TypeVar("_Word", bound=Enum)
@@ -43,6 +44,14 @@ def read(data: Mapping[str, Any], now_ms: int, *, place: int = 0) -> HealthEvent
             details={"event": place},
             fix=Fix(text="docs/health.md#reports has the fields and their limits"),
         ) from error
+
+
+def left_out(data: Mapping[str, Any], *, place: int = 0) -> str:
+    """Say what is not kept of a report's entry that ``read`` takes; empty where all is."""
+    count = len(data.get("evidence") or ())
+    if count <= LINES:
+        return ""
+    return f"event {place}: of {count} lines of evidence the first {LINES - 1} are kept"
 
 
 def _read(data: Mapping[str, Any], now_ms: int) -> HealthEvent:

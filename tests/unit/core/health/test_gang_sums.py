@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from airyard.core.health.blame import CORDON_FROM, SUSPECT_FROM, hit_of, score
-from airyard.core.health.gang_sums import EDGES_SEEN, Look, edges_in_doubt, events_of, silence_in_words
+from airyard.core.health.blame import CORDON_FROM, SUSPECT_FROM, hit_of, joined, score
+from airyard.core.health.facts import HealthEvent
+from airyard.core.health.gang_sums import (
+    EDGES_SEEN,
+    Earlier,
+    Look,
+    edges_in_doubt,
+    events_of,
+    is_doubted,
+    silence_in_words,
+)
 from airyard.core.health.states import Hit
 
 NAMES = {0: "a", 1: "b", 2: "c"}
@@ -41,8 +50,9 @@ def test_a_rank_that_came_less_far_singles_its_node_out(
 ) -> None:
     text = words(*phases)
     assert f"rank {rank} told {told}, and got no further" in text
-    (blamed,) = suspects(text).values()
-    assert SUSPECT_FROM <= blamed < CORDON_FROM, "a suspect; it is never taken out by this alone"
+    assert text.endswith(f"[suspect: {rank[-1]}]")
+    (hint,) = suspects(text).values()
+    assert 0 < hint < SUSPECT_FROM, "the run's own environment says so: it weighs as what a job prints"
 
 
 @pytest.mark.parametrize(
@@ -121,3 +131,68 @@ def test_edges_in_doubt_are_those_within_a_gang_the_smallest_gang_first() -> Non
     assert edges_in_doubt({"a": hits["a"], "x": hits["x"]}) == ()
     many = hits_of("3.0", *(f"n{number:02}" for number in range(60)))
     assert len(edges_in_doubt({**many, **hits})) == EDGES_SEEN
+
+
+def sums(*gangs: tuple[str, str, str]) -> dict[str, list[HealthEvent]]:
+    """Let gangs fail one after the other: (attempt, owner, nodes), each node a letter. Return what each node has."""
+    owners = {int(attempt.partition(".")[0]): owner for attempt, owner, _ in gangs}
+    hits: dict[str, tuple[Hit, ...]] = {}
+    events: dict[str, list[HealthEvent]] = {}
+    for at_ms, (attempt, _, names) in enumerate(gangs, 5):
+        found = events_of(
+            f"{HEAD}it hung",
+            attempt=attempt,
+            nodes=dict.fromkeys(names, "m"),
+            at_ms=at_ms,
+            earlier=Earlier(hits, lambda run_id: owners.get(run_id, "")),
+        )
+        for event in found:
+            events.setdefault(event.node, []).append(event)
+            hits[event.node] = joined([*hits.get(event.node, ()), hit_of(event)], at_ms)
+    return events
+
+
+def points(*gangs: tuple[str, str, str]) -> dict[str, float]:
+    return {node: score(joined(map(hit_of, each), 9)) for node, each in sums(*gangs).items()}
+
+
+def test_a_node_in_two_gangs_that_have_nothing_else_in_common_is_a_suspect() -> None:
+    found = points(("7.0", "ada", "abc"), ("8.0", "ada", "ade"))
+    assert {node for node, each in found.items() if each >= SUSPECT_FROM} == {"a"}
+    assert found["a"] == 2 * found["b"]
+
+
+def test_a_gangs_retries_add_nothing() -> None:
+    assert set(points(("7.0", "ada", "abc"), ("7.1", "ada", "abc"), ("7.2", "ada", "ade")).values()) == {2.0}
+    again = points(("7.0", "ada", "abc"), ("8.0", "ada", "ade"), ("8.1", "ada", "ade"), ("9.0", "ada", "afg"))
+    assert again["a"] == 4.0, "and a third gang is no more than a second"
+
+
+@pytest.mark.parametrize(
+    ("owner", "names", "adds"),
+    [
+        ("ada", "abc", False),  # the same program on the same nodes
+        ("ada", "abd", False),  # a program that fails everywhere
+        ("bob", "abc", False),  # which of the three it is nobody knows any better
+        ("bob", "abd", True),
+        ("", "abd", False),  # a run that is not known any more
+        ("", "ade", True),
+    ],
+)
+def test_gangs_with_more_in_common_add_only_where_owner_and_a_partner_are_others(
+    owner: str, names: str, adds: bool
+) -> None:
+    assert (points(("7.0", "ada", "abc"), ("8.0", owner, names))["a"] == 4.0) is adds
+
+
+def test_no_number_of_gangs_takes_a_node_out() -> None:
+    many = [(f"{run}.0", f"user{run}", f"a{chr(98 + run)}") for run in range(20)]
+    assert points(*many)["a"] < CORDON_FROM
+
+
+def test_both_hints_lead_to_pair_tests() -> None:
+    found = sums(("7.0", "ada", "abc"), ("8.0", "bob", "ade"))
+    hits = {node: tuple(map(hit_of, each)) for node, each in found.items()}
+    assert {hit.rule for hit in hits["a"]} == {"fabric.gang", "fabric.gang_again"}
+    assert is_doubted(hits["a"][1:], 0)
+    assert {("a", "d"), ("a", "e"), ("d", "e"), ("a", "b")} <= set(edges_in_doubt(hits))

@@ -163,3 +163,14 @@ def test_who_is_there_is_found() -> None:
     )
     assert (one.machine, two.node, three.device, three.machine) == ("a", "", 1, "m")
     assert one.at_ms != START_MS
+
+
+def test_lines_of_evidence_beyond_those_that_are_kept_are_told_of() -> None:
+    lines = [f"line {number}" for number in range(7)]
+    event = read(evidence=lines)
+    assert event.evidence == (*lines[:4], "… (3 more lines)")
+    assert (
+        reports.left_out({"evidence": lines}, place=2)
+        == "event 2: of 7 lines of evidence the first 4 are kept"
+    )
+    assert reports.left_out({"evidence": lines[:5]}) == reports.left_out({}) == ""
