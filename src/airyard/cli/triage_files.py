@@ -5,17 +5,19 @@ Owns: names of files, kinds (a job's or a kernel's), compression. Must not know:
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import gzip
+import lzma
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Literal, cast
 
 from airyard.core.errors import UserError
 from airyard.core.triage import kernel_lines
@@ -26,6 +28,13 @@ _KERNEL_LOG = re.compile(r"^(dmesg|kern|kmsg|journal|messages|syslog)", re.IGNOR
 _SURELY_KERNEL = re.compile(r"^(?:dmesg|(?:kern|kernel|kmsg)(?:\.(?:log|txt|gz|\d+))*$)", re.IGNORECASE)
 """Nobody calls a job's log so. Others of the names above are kernels' logs if a line of theirs begins as such lines do:
 jobs write ``messages_rank0.log``, too."""
+_PACKED: dict[bytes, Callable[[Path, Literal["rb"]], object]] = {
+    b"\x1f\x8b": gzip.open,
+    b"\xfd7zXZ\0": lzma.open,
+    b"BZh": bz2.open,
+}
+"""By the first octets of a file: what opens it."""
+_OF_CONTAINER = re.compile(r"\d{4}-\d\d-\d\dT\S+ std(?:out|err) [FP] ")
 _BLOCK = 4 << 20
 _MUCH = 64 << 20
 """From so many octets on several processes read; below, starting them costs more than it saves."""
@@ -47,6 +56,8 @@ class Log:
     name: str
     kernel: bool
     octets: int
+    of_container: bool = False
+    """It is called as a kernel's log, and begins as Kubernetes writes what a container printed."""
 
 
 def logs_of(paths: Sequence[str], kernel: Sequence[str]) -> tuple[list[Log], list[str]]:
@@ -91,6 +102,11 @@ def _has_headings(head: bytes) -> bool:
 
 
 def _read_otherwise(log: Log) -> list[str]:
+    if log.of_container:
+        return [
+            f"{log.name} is a kernel's log by its name, and its lines begin as a container's output does: nothing in "
+            "it was taken for the kernel's; take its heading off (cut -d' ' -f4-) if it is one"
+        ]
     if log.kernel or not _is_kernel(log.path.name):
         return []
     return [
@@ -140,7 +156,7 @@ def _log(path: Path, name: str, *, kernel: bool, sure: bool = False) -> Log:
             code="LOG_NOT_FOUND",
             fix="Check the path; a run of the server goes by its number, its name, @last or tag:KEY=VALUE.",
         ) from None
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise UserError(
             f"{name} cannot be read: {getattr(error, 'strerror', None) or error}",
             code="LOG_NOT_READABLE",
@@ -152,16 +168,31 @@ def _log(path: Path, name: str, *, kernel: bool, sure: bool = False) -> Log:
         )
     if not head.startswith(_UTF_16) and len(_NO_TEXT.findall(head)) > max(1, len(head) // 25):
         raise UserError(
-            f"{name} is no text", code="NOT_A_LOG", fix="Name logs; .gz is read too, other archives are not."
+            f"{name} is no text",
+            code="NOT_A_LOG",
+            fix="Name logs; .gz, .xz and .bz2 are read too, other archives are not.",
         )
+    of_container = kernel and _OF_CONTAINER.match(head.decode("utf-8", "replace")) is not None
     kernel = kernel and (sure or _SURELY_KERNEL.match(path.name) is not None or _has_headings(head))
-    return Log(path=path, name=name, kernel=kernel, octets=octets)
+    return Log(
+        path=path, name=name, kernel=kernel and not of_container, octets=octets, of_container=of_container
+    )
+
+
+def _is_packed(path: Path) -> Callable[[Path, Literal["rb"]], object] | None:
+    """Return what opens a packed file, by its first octets: rotated logs lose their ending. A pipe is read as it is."""
+    if path.is_fifo():
+        return None
+    with open(path, "rb") as stream:
+        head = stream.read(max(map(len, _PACKED)))
+    return next((opens for mark, opens in _PACKED.items() if head.startswith(mark)), None)
 
 
 def _open(path: Path) -> IO[bytes]:
-    if path.suffix == ".gz":
-        return cast(IO[bytes], gzip.open(path, "rb"))
-    return open(path, "rb")  # the caller closes it
+    opens = _is_packed(path)
+    return (
+        cast(IO[bytes], opens(path, "rb")) if opens is not None else open(path, "rb")
+    )  # the caller closes it
 
 
 def read(logs: Sequence[Log]) -> tuple[Findings, list[str]]:
@@ -216,9 +247,9 @@ def _read_one(log: Log) -> tuple[Findings, str]:
     reader = Reader(log.name, rank=None if log.kernel else rank_of_file(log.path.name), kernel=log.kernel)
     try:
         with _open(log.path) as stream:
-            for block in _blocks(stream, log.path.suffix == ".gz"):
+            for block in _blocks(stream, _is_packed(log.path) is not None):
                 reader.feed(block)
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         found = reader.findings()
         why = getattr(error, "strerror", None) or error
         return found, f"{log.name} cannot be read to its end: {why}; of it was read: {found.lines:,} lines"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import random
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +131,6 @@ def test_many_octets_are_read_by_several_processes_to_the_same_end(
         ("binary.log", b"\x7fELF" + b"\0" * 400, "NOT_A_LOG", "is no text"),
         ("packed.log", random.Random(7).randbytes(20_000), "NOT_A_LOG", "is no text"),
         ("cut.log.gz", gzip.compress(b"x" * 100_000, mtime=0)[:60], "LOG_NOT_READABLE", "cannot be read"),
-        ("false.log.gz", b"plain text", "LOG_NOT_READABLE", "cannot be read"),
     ],
 )
 def test_what_cannot_be_read_is_refused_by_name(
@@ -250,3 +252,38 @@ def test_no_server_is_started_for_a_file_that_is_not_there(tmp_path: Path) -> No
     done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, "there is no file rank0.log" in done.stderr) == (2, True)
     assert not home.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [
+        ("rank4.log.1", gzip.compress),
+        ("rank4.log.gz", bytes),
+        ("rank4.log.xz", lzma.compress),
+        ("rank4.log.bz2", bz2.compress),
+    ],
+)
+def test_rotated_logs_are_read_by_what_they_are_not_by_their_ending(
+    airyard: Any, tmp_path: Path, name: str, pack: Callable[[bytes], bytes]
+) -> None:
+    (tmp_path / name).write_bytes(pack(b"step 1\nKeyError: 'labels'\n"))
+    found = told(airyard("triage", str(tmp_path), "-o", "json"))
+    assert (found["rule"], found["first_rank"], found["notes"]) == ("user.exception", 4, [])
+
+
+def test_a_damaged_packed_log_is_told_of(airyard: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("KeyError: 'labels'\n")
+    (tmp_path / "b.log.xz").write_bytes(lzma.compress(b"step\n" * 100_000)[:80])
+    found = told(airyard("triage", str(tmp_path), "-o", "json"))
+    assert found["rule"] == "user.exception"
+    assert "b.log.xz cannot be read" in found["notes"][0]
+
+
+def test_what_a_container_printed_is_no_kernels_log_and_that_is_told(airyard: Any, tmp_path: Path) -> None:
+    heading = "2026-12-03T10:11:12.000000000Z stdout F "
+    (tmp_path / "dmesg.txt").write_text(
+        f"{heading}[   99.1] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen\n"
+    )
+    found = told(airyard("triage", str(tmp_path), "-o", "json"))
+    assert (found["class"], found["confirmed"]) == ("unknown", False)
+    assert "take its heading off" in found["notes"][0]

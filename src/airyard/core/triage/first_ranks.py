@@ -52,7 +52,7 @@ def of_event(event: HealthEvent, places: Places, devices: Mapping[str, Sequence[
 
 def unnamed(verdict: FailureCause) -> str:
     """Return why no rank is named where no machine's fault decided."""
-    if verdict.rule == "nothing.found":
+    if verdict.rule in ("nothing.found", "traceback.unread"):
         return ""
     if verdict.rule == "collective.timeout":
         return "all ranks waited for each other: who gave up first is not who failed first"

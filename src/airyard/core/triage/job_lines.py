@@ -22,6 +22,12 @@ _PREFIXES = (
     (re.compile(r"(?P<rank>\d{1,5}): "), "rank"),  # srun --label
     (re.compile(r"\[(?P<rank>\d{1,5})\]:? "), "rank"),
     (re.compile(r"\[default(?P<local>\d+)\]: ?"), "local"),  # torchrun --tee
+    (re.compile(r"\[pod/[\w.-]+/[\w.-]+\] "), "logger"),  # kubectl logs --prefix
+    (re.compile(r"[\w.-]*[a-zA-Z_][\w.-]*-\d+ +\| "), "logger"),  # docker compose: it counts from 1
+    (
+        re.compile(r"(?:" + _STAMP + r") (?:stdout|stderr) [FP] "),
+        "stamp",
+    ),  # Kubernetes, of containerd and CRI-O
     (re.compile(r"\[?(?:trainer|worker)[-/]?\d*[|/-](?P<rank>\d+)\]?:? ", re.I), "rank"),
     (re.compile(r"\[n(?P<member>\d+)\] "), "member"),
     (re.compile(r"\((?:\w+ )?pid=\d+(?:, ip=(?P<host>[\w.:-]+))?\) "), "host"),  # Ray
@@ -37,17 +43,27 @@ _PREFIXES = (
         "logger",  # vLLM and others: level, time, [file.py:line]
     ),
     (
-        re.compile(r'\{(?:[^{}]{0,400}?,)? ?"(?:msg|message|event|error|exception|exc_info)" ?: ?"'),
+        re.compile(
+            r'\{(?:.{0,400}?,)? ?"(?:msg|message|event|error|exception|exc_info|log|line|textPayload)" ?: ?"'
+        ),
         "logger",  # one JSON object a line
     ),
+    (
+        re.compile(r"(?:- )?ERROR(?: - |: | )(?=[A-Za-z_.]*(?:Error|Exception)\b)"),
+        "logger",
+    ),  # level, exception
     (re.compile(r"\+?[-+| ]*\| +"), "logger"),  # of an exception in a group
     (re.compile(r"[\[(]?(?:" + _STAMP + r")[\])]?(?: UTC)?:? ?(?:- |\| )?"), "stamp"),
     (re.compile(r"(?P<host>[a-zA-Z][\w.-]*\d[\w.-]*|\d{1,3}(?:\.\d{1,3}){3})(?:: | \| )(?=\S)"), "host"),
 )
 _NCCL = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d{1,10}):\d+ \[(?P<device>\d+)\] (?:NCCL |[\w./]+:\d+ NCCL )")
 _TORCH_RANK = re.compile(r"\[(?:PG[^\]]*? )?Rank (\d+)\]|\bon rank (\d+)\b|\bRank (\d+)\b(?= )", re.I)
+_RANK_FIELD = re.compile(r'"(?:global_)?rank" ?: ?"?(\d{1,6})\b')
+"""Of one JSON object a line."""
 _LOCAL_RANK = re.compile(r"\blocal_rank: (\d+)")  # of the launcher that tells who failed
 _MOST_PREFIXES = 6
+_FIELDS = 400
+"""So far into an object its fields are looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +89,8 @@ def parse_line(line: str) -> JobLine:
     """Take a line apart. Never raises. Cost: some microseconds; call it for lines that matter only."""
     line = _COLOUR.sub("", line[:_LONGEST]).replace("\x00", "").strip()
     at_ms = stamp_ms(line)
-    rank: int | None = None
+    field = _RANK_FIELD.search(line[:_FIELDS]) if line.startswith("{") else None
+    rank: int | None = int(field[1]) if field is not None else None
     local: int | None = None
     member: int | None = None
     host = ""

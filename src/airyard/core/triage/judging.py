@@ -35,6 +35,10 @@ FULL = 0.9
 SPOKEN = 0.5
 """Confidence of what may be spoken of only; below that from which a verdict excuses a retry."""
 _EVIDENCE = 6
+_OF_KILLED = frozenset(
+    {"process.killed", "user.host_memory", "net.peer_gone", "torch.watchdog", "launcher.teardown"}
+)
+"""What is said where a process of the job was killed, by it or by those that waited for it."""
 _YEAR_MS = 365 * 86_400_000
 
 
@@ -64,23 +68,33 @@ def judge(
     roots = _reported([each for each in findings.findings if each.signature.role is Role.ROOT])
     root = _first_root(roots)
     exits = exits or _told_exits(findings)
+    places = Places(findings.places)
     fault = _machine_fault(faults(findings.kernel), root)
+    if fault is not None and not fault.host:
+        fault = replace(fault, host=places.host_in(fault.lines[0].file))
     event = _health_event(events, root)
     named = Named()
     verdict: FailureCause
     if event is not None and not _explicit(root):
         verdict = _of_event(event, root)
-        named = of_event(event, Places(findings.places), devices or {})
-    elif fault is not None and fault.hard and not _vetoed(fault, root):
+        named = of_event(event, places, devices or {})
+    elif (
+        fault is not None
+        and fault.hard
+        and not _vetoed(fault, root)
+        and not _of_a_stranger(fault, root, places, findings, exits)
+    ):
         verdict = _of_fault(fault, root)
-        named = of_fault(fault, Places(findings.places))
+        named = of_fault(fault, places)
     elif root is not None:
         verdict = _of_root(root, findings, fault)
+        if fault is not None and root.rank is None and fault.failure_class is root.signature.failure_class:
+            named = of_fault(fault, places)
         if fault is not None and fault.hard and not verdict.confirmed:
             verdict = replace(verdict, cascade=(fault.rule,))  # told of, so that somebody may look at it
     elif fault is not None:
         verdict = _of_fault(fault, None)
-        named = of_fault(fault, Places(findings.places))
+        named = of_fault(fault, places)
     else:
         verdict = _of_silence(findings, exits)
     if named.rank is not None:
@@ -183,6 +197,20 @@ def _vetoed(fault: MachineFault, root: Finding | None) -> bool:
         return False
     untold = root.signature.rule == "user.exception" and not _comparable(fault.at_ms, root.at_ms)
     return untold or _explicit(root)
+
+
+def _of_a_stranger(
+    fault: MachineFault, root: Finding | None, places: Places, findings: Findings, exits: Sequence[RankExit]
+) -> bool:
+    """Return whether the kernel killed a process for memory that is no rank, and the program tells of an error.
+
+    Who is killed says nothing more; so its launcher, its parent or the others would say that it was.
+    """
+    if fault.rule != "host.oom" or root is None or root.signature.failure_class is not FailureClass.USER:
+        return False
+    killed = any(each.signature.rule in _OF_KILLED for each in findings.findings)
+    killed = killed or any(one.signal == 9 or one.out_of_memory or one.code == 137 for one in exits)
+    return not killed and of_fault(fault, places).rank is None
 
 
 def _in_window(at_ms: int | None, root: Finding | None) -> bool:
@@ -390,6 +418,18 @@ def _of_silence(findings: Findings, exits: Sequence[RankExit]) -> FailureCause:
             "effects.only", "only effects of a failure were seen, not its cause", findings,
             "look at the logs of all ranks: one of them is missing, or ended without a word",
         )  # fmt: skip
+    if findings.tracebacks:
+        unread = _unknown(
+            "traceback.unread", "a traceback begins, and no line names an error that is known", findings,
+            "read how the traceback ends; where its last line is missing, get the rest of the log", Action.NONE,
+        )  # fmt: skip
+        return replace(
+            unread,
+            evidence=tuple(
+                EvidenceLine(file=each.file, number=each.number, text=each.text, rank=each.rank)
+                for each in findings.tracebacks
+            )[:_EVIDENCE],
+        )
     return _unknown(
         "nothing.found", "nothing in these logs looks like a failure", findings, "nothing", Action.NONE
     )

@@ -122,6 +122,14 @@ class Places:
         """Whether any rank's process or card is known."""
         return bool(self._places)
 
+    def host_in(self, path: str) -> str:
+        """Return the only host of ranks whose name is in a path: saved logs of several hosts are told apart so."""
+        path = path.lower()
+        found = [
+            host for host in self._hosts if re.search(rf"(?<![a-z0-9]){re.escape(host)}(?![a-z0-9])", path)
+        ]
+        return found[0] if len(found) == 1 else ""
+
     @property
     def several_hosts(self) -> bool:
         """Whether ranks are known to run on more than one host."""

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from airyard.core.triage import kernel_lines
 from airyard.core.triage.job_lines import parse_line
 from airyard.core.triage.kernel_lines import KernelFinding, KernelKind, KernelLine, OffBus, kernel_event
+from airyard.core.triage.locales import HINTS as _OF_LOCALES
+from airyard.core.triage.locales import in_english
 from airyard.core.triage.places import Place, PlaceLines
 from airyard.core.triage.quoting import is_quoted, spoken_of
 from airyard.core.triage.signatures import Signature, signature_of
@@ -43,6 +45,7 @@ _JOB_WORDS = re.compile(
     rb"|Root Cause|local_rank: |host +: |time {4,}: "
     rb"|busId|\(pid: |at the stall: rank|and their processes: |Process \d*: "
     rb"|must match|cannot be multiplied|KeyboardInterrupt|remote process exited|not initialized|\bRAM\b|em(?:ory)? us"
+    rb"|Traceback \(most|" + _OF_LOCALES
 )
 """Without one of these no signature can fit. Written in the case in which programs print them: that is what is fast."""
 _DIGITS = b"0123456789"
@@ -90,6 +93,16 @@ class FirstFailed:
     at: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traceback:
+    """The line at which one of Python's begins."""
+
+    file: str
+    number: int
+    text: str
+    rank: int | None
+
+
 @dataclass(slots=True)
 class Findings:
     """What was found in one or several logs; several can be merged."""
@@ -99,6 +112,8 @@ class Findings:
     collectives: list[Collective] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     """How many lines fit each rule, those that are not kept included."""
+    tracebacks: list[Traceback] = field(default_factory=list)
+    """Where the first of Python's begin: all that there is where no line names an error that is known."""
     lines: int = 0
     octets: int = 0
     foreign_kernel_lines: int = 0
@@ -116,6 +131,7 @@ class Findings:
         self.collectives += other.collectives
         for rule, count in other.counts.items():
             self.counts[rule] = self.counts.get(rule, 0) + count
+        self.tracebacks += other.tracebacks
         self.lines += other.lines
         self.octets += other.octets
         self.foreign_kernel_lines += other.foreign_kernel_lines
@@ -144,6 +160,13 @@ _MEMORY = re.compile(
     r"|(?:host|cpu|system|ram|virtual)\W{0,3}(?:memory|mem|ram)?\b\D{0,24}(\d+(?:\.\d+)?) ?%",
     re.IGNORECASE,
 )
+
+
+def _searched(line: bytes) -> int:
+    """Return how much of a line is looked at: of a long one the start, unless it overwrites itself or begins empty."""
+    if len(line) <= _LONGEST_LINE or line[:1] == b"\0" or b"\r" in line[:-1]:
+        return len(line)
+    return _LONGEST_LINE
 
 
 def _text(line: bytes) -> str:
@@ -207,7 +230,7 @@ class Reader:
         for place, shape in enumerate(block.translate(None, _DIGITS).split(b"\n")):
             if shape in harmless or not shape:
                 continue
-            if search(shape) is None:
+            if search(shape, 0, _searched(lines[place])) is None:
                 if len(harmless) >= _MOST_SHAPES:
                     harmless.clear()
                 if len(shape) <= _LONGEST_SHAPE:
@@ -269,9 +292,14 @@ class Reader:
         self._found.places += self._place_lines.take(line, number)
         if "busId" in line.text and "NCCL INFO" in line.text:
             return  # each communicator has one for each rank: too many to be compared with all signatures
+        if line.text.startswith("Traceback (most recent call last)"):
+            if len(self._found.tracebacks) < KEPT_LINES:
+                began = Traceback(file=self._file, number=number, text=line.text[:_LONGEST_TEXT], rank=rank)
+                self._found.tracebacks.append(began)
+            return
         self._memory(line.text)
         self._root_cause(line.text, number)
-        signature = spoken_of(line.text)
+        signature = spoken_of(in_english(line.text))
         if signature is None:
             return
         self._keep(signature, line.text, number, rank, self._host or line.host, line.device, line.at_ms)

@@ -263,14 +263,14 @@ CONFIG = (
         "config.disk_full", _CFG, Cause.STORAGE, Action.FIX_CONFIG, 64, 0.7,
         "a disk is full",
         "free space where the run writes, or send its output to another place",
-        r"No space left on device", r"Disk quota exceeded", r"\bENOSPC\b",
+        r"No space left on device", r"Disk quota exceeded", r"\bENOSPC\b", r"Error: \[Errno (?:28|122)\]",
     ),
     _root(
         "config.storage", _CFG, Cause.STORAGE, Action.RETRY_ELSEWHERE, 64, 0.6,
         "a file system did not do what was asked of it",
         "look at the file system that the path names, on the node and on its server; the run is tried elsewhere",
         r"Stale (?:NFS )?file handle", r"Transport endpoint is not connected", r"Read-only file system",
-        r"^(?:[\w.]+\.)?OSError: .{0,40}Input/output error",
+        r"^(?:[\w.]+\.)?OSError: .{0,40}Input/output error", r"^(?:[\w.]+\.)?OSError: \[Errno (?:5|30|107|116)\]",
     ),
     _root(
         "config.import", _CFG, Cause.ENVIRONMENT, Action.FIX_CONFIG, 63, 0.8,
@@ -547,8 +547,9 @@ SILENT = (
     ),
     _silent(
         "process.killed", Role.CONTEXT, "a process was killed from outside",
-        r"exitcode ?: -9\b", r"return code = -9\b", r"Signal 9 \(SIGKILL\)", r"^Killed$", r": line \d+: +\d+ Killed\b",
-        r"exited on signal 9\b", r"[Ee]xit(?:ed with exit)? ?code:? 137\b", r"^srun: error: .{0,80}: Killed$",
+        r"exitcode ?: -9\b", r"return code = -9\b", r"Signal 9 \(SIGKILL\)", r"^Killed$",
+        r": \w+ \d+: +[\d#]+ +Killed\b", r"exited on signal 9\b",
+        r"[Ee]xit(?:ed with exit)? ?code:? 137\b", r"^srun: error: .{0,80}: Killed$",
     ),
 )  # fmt: skip
 
