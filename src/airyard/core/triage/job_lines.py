@@ -44,14 +44,15 @@ _PREFIXES = (
     ),
     (
         re.compile(
-            r'\{(?:.{0,400}?,)? ?"(?:msg|message|event|error|exception|exc_info|log|line|textPayload)" ?: ?"'
+            r'\{(?:[^{}]{0,400}?,)? ?"(?:msg|message|event|error|exception|exc_info|log|line|textPayload)" ?: ?"'
         ),
         "logger",  # one JSON object a line
     ),
     (
-        re.compile(r"(?:- )?ERROR(?: - |: | )(?=[A-Za-z_.]*(?:Error|Exception)\b)"),
+        re.compile(r'\{.{0,400}?[,{] ?"(?:log|line|textPayload|message|msg)" ?: ?"'),
         "logger",
-    ),  # level, exception
+    ),  # ... of a collector
+    (re.compile(r"(?:- )?ERROR(?: - |: | )(?=[A-Za-z_.]*(?:Error|Exception)\b)"), "logger"),
     (re.compile(r"\+?[-+| ]*\| +"), "logger"),  # of an exception in a group
     (re.compile(r"[\[(]?(?:" + _STAMP + r")[\])]?(?: UTC)?:? ?(?:- |\| )?"), "stamp"),
     (re.compile(r"(?P<host>[a-zA-Z][\w.-]*\d[\w.-]*|\d{1,3}(?:\.\d{1,3}){3})(?:: | \| )(?=\S)"), "host"),

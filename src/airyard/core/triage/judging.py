@@ -35,6 +35,8 @@ FULL = 0.9
 SPOKEN = 0.5
 """Confidence of what may be spoken of only; below that from which a verdict excuses a retry."""
 _EVIDENCE = 6
+_HANDLED = frozenset({"user.exception"})
+_ENDING = frozenset({FailureClass.HARDWARE, FailureClass.DRIVER, FailureClass.USER})
 _OF_KILLED = frozenset(
     {"process.killed", "user.host_memory", "net.peer_gone", "torch.watchdog", "launcher.teardown"}
 )
@@ -66,7 +68,7 @@ def judge(
     ``devices``: the GPUs of each node in the order in which its processes count them, where that is known.
     """
     roots = _reported([each for each in findings.findings if each.signature.role is Role.ROOT])
-    root = _first_root(roots)
+    root = _first_root(_not_handled(roots))
     exits = exits or _told_exits(findings)
     places = Places(findings.places)
     fault = _machine_fault(faults(findings.kernel), root)
@@ -144,6 +146,29 @@ def _reported(roots: Sequence[Finding]) -> Sequence[Finding]:
     return [
         each for each in roots if not (each.quoted and users.get((each.file, each.rank), 0) > each.number)
     ]
+
+
+def _not_handled(roots: Sequence[Finding]) -> Sequence[Finding]:
+    """Leave out exceptions that a program went on after, until something else than the network ended it.
+
+    Network errors say nothing here: who failed and does not end meets them long after.
+    """
+    last: dict[tuple[str, int | None], int] = {}
+    for each in roots:
+        if each.signature.rule not in _HANDLED and each.signature.failure_class in _ENDING and each.at_ms:
+            whose = (each.file, each.rank)
+            last[whose] = max(last.get(whose, 0), each.at_ms)
+
+    def is_handled(root: Finding) -> bool:
+        end_ms = last.get((root.file, root.rank))
+        return (
+            root.signature.rule in _HANDLED
+            and root.at_ms is not None
+            and _comparable(root.at_ms, end_ms)
+            and (end_ms or 0) - root.at_ms > TOGETHER_MS
+        )
+
+    return [root for root in roots if not is_handled(root)]
 
 
 def _comparable(first_ms: int | None, second_ms: int | None) -> bool:

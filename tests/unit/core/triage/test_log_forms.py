@@ -107,6 +107,24 @@ def test_an_exception_behind_its_level_counts_before_a_fault_of_hours_ago() -> N
     assert (found.rule, found.confirmed) == ("user.exception", False)
 
 
+def test_an_exception_that_a_program_went_on_after_is_not_why_it_ended() -> None:
+    kernel = "2026-12-03T10:11:00.000000+00:00 n7 kernel: [ 99.1] NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off\n"
+    handled = "2026-12-03 08:10:00 ERROR ValueError: bad sample, skipped\n"
+    ended = "2026-12-03 10:11:02 RuntimeError: CUDA error: unspecified launch failure\n"
+    assert verdict(("rank0.log", handled + ended), ("dmesg", kernel)).rule == "xid.79"
+    peer = (
+        "2026-12-03 10:11:02 RuntimeError: NCCL error: remote process exited or there was a network error\n"
+    )
+    assert verdict(("rank0.log", handled + peer)).rule == "user.exception", (
+        "it did not end, and met the network"
+    )
+
+
+def test_data_in_an_object_is_not_what_a_logger_says() -> None:
+    row = json.dumps({"id": {"a": 1}, "error": "uncorrectable ECC error", "label": 1})
+    assert verdict(("a.log", f"{row}\nKeyError: 'id'\n")).failure_class.value == "user"
+
+
 KILLED = "[Thu Dec  3 10:11:12 2026] Out of memory: Killed process 2186 (python) total-vm:9kB, anon-rss:6kB\n"
 
 
