@@ -28,6 +28,8 @@ AT_END_OCTETS = 16 << 20
 """Of all members together, where somebody waits for the verdict."""
 LEAST_OCTETS = 256 << 10
 """Of each member, however many there are."""
+HEAD_OCTETS = 256 << 10
+"""Of the beginning of each long log, for where its ranks run."""
 OCTETS_A_LINE = 100
 AFTER_MS = 60_000
 """What a monitor sees so long after an attempt's end may be of the attempt."""
@@ -158,12 +160,26 @@ def _read(store: LogStore, attempt: Attempt, member: Member, most_octets: int) -
     key = attempt.member_key(member.index)
     octets = store.end(key).bytes
     begin = 0 if octets <= most_octets else store.seek_tail(key, most_octets // OCTETS_A_LINE)
+    found = Findings()
+    if begin:
+        # Where ranks run is told as they start, long before a failure.
+        head, _ = _findings(store, attempt, member, 0, HEAD_OCTETS)
+        found.places += head.places
+    said, whole = _findings(store, attempt, member, begin, 4 * most_octets)
+    found.merge(said)
+    return found, begin == 0 and whole
+
+
+def _findings(
+    store: LogStore, attempt: Attempt, member: Member, begin: int, most_octets: int
+) -> tuple[Findings, bool]:
+    """Read a log from a record on; also returns whether that came to its end."""
     rank = member.index if _is_rank(member) else None
     readers = {
         stream: Reader(f"node {member.index} {stream.name.lower()}", rank=rank, host=member.node)
         for stream in (*_TEXT, LogStream.AIRYARD)
     }
-    left = 4 * most_octets
+    left = most_octets
     for record_stream, data in _records(store, attempt, member, begin):
         if (reader := readers.get(record_stream)) is not None:
             reader.feed(data)
@@ -175,7 +191,7 @@ def _read(store: LogStore, attempt: Attempt, member: Member, most_octets: int) -
         said = reader.findings()
         # Of the runner's own notes only whose process is whose: they speak of failures, too.
         found.merge(said if stream in _TEXT else Findings(places=said.places))
-    return found, begin == 0 and left > 0
+    return found, left > 0
 
 
 def _records(

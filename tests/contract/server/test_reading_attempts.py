@@ -54,8 +54,12 @@ def test_of_a_long_log_the_end_is_read_and_that_is_said(tmp_path: Path) -> None:
     store = FileLogStore(tmp_path)
     _, attempt = an_attempt()
     lines = [f"step {number} of a long training run\n" for number in range(20_000)]
-    put(store, attempt.member_key(0), "KeyError: 'early'\n", *lines, "ValueError: late\n")
+    place = "pod:9:70 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 busId 1a000\n"
+    put(store, attempt.member_key(0), place, "KeyError: 'early'\n", *lines, "ValueError: late\n")
     evidence = read(store, attempt, 64 << 10)
+    assert {(one.rank, one.pid, one.host) for one in evidence.findings.places} == {
+        (0, 9, attempt.members[0].node)
+    }
     assert evidence.shortened == [0]
     assert [found.text for found in evidence.findings.findings] == ["ValueError: late"]
     judgement = judgement_of(evidence, attempt)
