@@ -101,6 +101,7 @@ NO_PARTS: Document = {
     "preemption": None,
     "estimates": None,
     "progress": None,
+    "slowed": [],
     "notifications": [],
 }
 

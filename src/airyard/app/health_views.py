@@ -5,9 +5,9 @@ Owns: HealthDoc, HealthStepDoc, IdleTestDoc. Pure; must not know: HTTP, stores, 
 
 from __future__ import annotations
 
+from airyard.app import facility_views
 from airyard.app.views import Document, rfc3339
 from airyard.core.health.fabric_faults import Blamed
-from airyard.core.health.facility import NEXT_STEP, Incident
 from airyard.core.health.facts import CheckStatus
 from airyard.core.health.idle import IdleTest
 from airyard.core.health.idle_records import NodeTests, SweepNote, TestNote
@@ -43,9 +43,9 @@ def story(state: ClusterState, node: str) -> list[Document]:
 
 
 def tests(state: ClusterState, node: str) -> list[Document]:
-    """Return the newest test of each kind that a node had while it was idle, the newest last."""
+    """Return the newest test of each kind that a node had while it was idle, and parts so far, the newest last."""
     found = state.tests.get(node)
-    notes = [note for note in (found.light, found.deep, found.fabric) if note is not None] if found else []
+    notes = _own(found, every=True) if found else []
     pool = state.policy.pool_of(state.nodes[node]) if node in state.nodes else ""
     return [_test(node, pool, note) for note in sorted(notes, key=lambda note: note.at_ms)]
 
@@ -67,36 +67,8 @@ def events_document(state: ClusterState, node: str | None, since_ms: int) -> Doc
             {"pool": pool, "at": rfc3339(breaker.at_ms), "why": breaker.why}
             for pool, breaker in sorted(state.breakers.items())
         ],
-        "incidents": [
-            _incident(one)
-            for one in state.facility.incidents
-            if (not one.ended_ms or one.ended_ms >= since_ms) and (node is None or node in one.nodes)
-        ],
-        "slowdowns": [
-            {
-                "node": one.node,
-                "supply": one.supply.value,
-                "place": one.place,
-                "since": rfc3339(one.since_ms),
-                "at": rfc3339(one.at_ms),
-                "device": one.device,
-                "message": one.message,
-            }
-            for one in state.facility.slowdowns
-            if one.at_ms >= since_ms and node in (None, one.node)
-        ],
-    }
-
-
-def _incident(one: Incident) -> Document:
-    return {
-        "place": one.place,
-        "supply": one.supply.value,
-        "began": rfc3339(one.began_ms),
-        "ended": rfc3339(one.ended_ms or None),
-        "nodes": list(one.nodes),
-        "why": one.why,
-        "next_step": "" if one.ended_ms else NEXT_STEP[one.supply],
+        "incidents": facility_views.incidents(state.facility, node, since_ms),
+        "slowdowns": facility_views.slowdowns(state.facility, node, since_ms),
     }
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 import airyard
+from airyard.app import facility_views
 from airyard.app.health_views import health_document, story, tests
 from airyard.app.views import Document, rfc3339
 from airyard.core.cluster import Cordon, Machine, Node
 from airyard.core.decide import Operated
 from airyard.core.decide.awaiting import Awaiting
+from airyard.core.health.facility import KEPT_MS
 from airyard.core.health.states import NodeHealth
 from airyard.core.health.waiting import Wait
 from airyard.core.ids import MemberKey
@@ -160,6 +162,8 @@ def inside(state: ClusterState, name: str, now_ms: int) -> Document | None:
         ],
         "story": story(state, name),
         "tests": tests(state, name),
+        "incidents": facility_views.incidents(state.facility, name, now_ms - KEPT_MS),
+        "slowdowns": facility_views.slowdowns(state.facility, name, now_ms - KEPT_MS),
     }
 
 

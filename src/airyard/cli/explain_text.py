@@ -21,6 +21,7 @@ MOMENTS = frozenset({"begin_ms", "not_before_ms", "from_ms"})
 def page(found: Found, zone: tzinfo | None = None, now: datetime | None = None) -> str:
     """Return everything ``explain`` shows."""
     pairs = [*_waiting(found, zone, now), *_running(found, zone, now), *_both(found, zone), *_progress(found)]
+    pairs += _slowed(found, zone, now)
     evidence = found.get("evidence") or {}
     pairs += _facts(evidence, {found.get("reason"), found.get("message")}, zone)
     pairs += verdict_text.short(found.get("judgement"))
@@ -205,6 +206,13 @@ def _progress(found: Found) -> Iterator[Pair]:
                 yield "", line
     for place, one in enumerate(told.get("stragglers") or []):
         yield "" if place else "slow", one["text"]
+
+
+def _slowed(found: Found, zone: tzinfo | None, now: datetime | None) -> Iterator[Pair]:
+    """Yield what power and cooling do to the run's nodes, and where to look."""
+    for place, one in enumerate(found.get("slowed") or []):
+        yield "" if place else "slowed down", f"{one['text']} (since {about(one['since'], zone, now)})"
+        yield "", one["next_step"]
 
 
 def _facts(evidence: Mapping[str, Any], said: set[object], zone: tzinfo | None = None) -> Iterator[Pair]:

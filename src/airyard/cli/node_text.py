@@ -5,6 +5,7 @@ Owns: these texts. Must not know: the network, any verb.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -147,6 +148,9 @@ def page(found: Document, colour: bool) -> str:
     )
     if steps := found.get("story"):
         lines += f"\n\n{story(steps)}"
+    incidents, slowdowns = found.get("incidents") or [], found.get("slowdowns") or []
+    if incidents or slowdowns:
+        lines += "\n\n" + "\n".join([*map(_incident, incidents), *map(_slowdown, slowdowns)])
     if tests := found.get("tests"):
         lines += "\n\n" + "\n".join(_test(test) for test in tests)
     rows = [_resident(run) for run in found["runs"]]
@@ -261,16 +265,24 @@ def operated(answer: Document) -> list[str]:
 
 def facility(incidents: Sequence[Document], slowdowns: Sequence[Document]) -> str:
     """Return what nodes share and what fails of it: incidents of places, then nodes that are part of none."""
-    lines = []
-    for one in incidents:
-        began = formats.moment(one["began"])
-        when = f"From {began} to {formats.moment(one['ended'])}" if one["ended"] else f"Since {began}"
-        step = f": {one['next_step']}" if one["next_step"] else ""
-        lines.append(f"{when} {one['supply'].lower()} of {one['place']} failed ({one['why']}){step}")
     inside = {(one["supply"], node) for one in incidents for node in one["nodes"]}
-    for one in slowdowns:
-        if (one["supply"], one["node"]) not in inside:
-            lines.append(
-                f"{formats.moment(one['at'])} {one['supply'].lower()} of {one['node']}: {one['message']}"
-            )
-    return "\n".join(lines)
+    alone = [one for one in slowdowns if (one["supply"], one["node"]) not in inside]
+    return "\n".join([*map(_incident, incidents), *map(_slowdown, alone)])
+
+
+def _incident(one: Document) -> str:
+    began, ended = formats.moment(one["began"]), one["ended"]
+    when = f"From {began} to {formats.moment(ended)}" if ended else f"Since {began}"
+    named = set(re.split(r"[,:\s]+", one["why"]))
+    grown = (
+        ""
+        if named.issuperset(one["nodes"])
+        else f"; {len(one['nodes'])} nodes {'in all' if ended else 'by now'}"
+    )
+    what = f"{one['supply'].lower()} of {one['place']} {'failed' if ended else 'fails'} ({one['why']}{grown})"
+    return f"{when} {what}" + (f": {one['next_step']}" if one["next_step"] else "")
+
+
+def _slowdown(one: Document) -> str:
+    since = f" (since {formats.moment(one['since'])})" if one["since"] != one["at"] else ""
+    return f"{formats.moment(one['at'])} {one['supply'].lower()} of {one['node']}: {one['message']}{since}"

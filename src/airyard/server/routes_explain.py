@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
-from airyard.app import explain_views, explaining
+from airyard.app import explain_views, explaining, facility_views
 from airyard.app.control import Control
 from airyard.app.notice_views import notification_document
 from airyard.app.step_views import progress_document
@@ -86,8 +86,17 @@ async def explain_run(context: Context, caller: Caller, ref: Ref) -> Document:
     now_ms = context.clock.monotonic_ms()
     slowed = effects_of(context, run.attempt, now_ms) if run.state is RunState.ACTIVE and run.attempt else ()
     progress = {"progress": progress_document(context.steps, context.signs, run, now_ms, slowed)}
-    told = {"notifications": await _not_arrived(context, run)}
+    told = {"notifications": await _not_arrived(context, run), "slowed": await _slowed(context, run)}
     return {**explain_views.NO_PARTS, **explanation(run, away=away), **parts, **progress, **told}
+
+
+async def _slowed(context: ServerContext, run: Run) -> list[Document]:
+    """Return what power and cooling do to the nodes of a live attempt."""
+    if run.state is not RunState.ACTIVE or run.attempt is None or not run.attempt.live:
+        return []
+    nodes = {member.node for member in run.attempt.members}
+    known = await query(context, lambda control: control.state.facility)
+    return facility_views.slowed(known, nodes, context.clock.now_ms())
 
 
 async def _not_arrived(context: ServerContext, run: Run) -> list[Document]:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from airyard.wire.answer import Answer
+from airyard.wire.facility import SlowedDoc
 from airyard.wire.native import CounterfactualDoc, EtaDoc, FixDoc, RunDoc
 from airyard.wire.verdicts import JudgementDoc
 
@@ -219,6 +222,8 @@ class ExplainAnswer(Answer):
     judgement: JudgementDoc | None = None
     estimates: EstimatesDoc | None
     progress: ProgressDoc | None
+    slowed: list[SlowedDoc] = Field(default_factory=list)
+    """By power or cooling, now."""
     notifications: list[NotificationDoc]
     """Those that have not arrived."""
     fix: FixDoc | None

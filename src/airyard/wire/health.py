@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from airyard.wire.answer import Answer
+from airyard.wire.facility import IncidentDoc, SlowdownDoc
 from airyard.wire.native import Part
 from airyard.wire.nodes import HealthStepDoc, IdleTestDoc, Names, Why
 
@@ -31,30 +32,6 @@ class FabricFaultDoc(Answer):
     since: str
     seen: str
     next_step: str
-
-
-class IncidentDoc(Answer):
-    """Nodes of one rack or power domain, slowed down by POWER or COOLING at once; ``ended`` is null while it lasts."""
-
-    place: str
-    supply: str
-    began: str | None
-    ended: str | None
-    nodes: list[str]
-    why: str
-    next_step: str
-
-
-class SlowdownDoc(Answer):
-    """The newest time that POWER or COOLING slowed a node down, or STORAGE failed on it; and since when."""
-
-    node: str
-    supply: str
-    place: str
-    since: str | None
-    at: str | None
-    device: int | None
-    message: str
 
 
 class HealthEventsAnswer(Answer):

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field
 
 from airyard.core.plain import plain
 from airyard.wire.answer import Answer
+from airyard.wire.facility import IncidentDoc, SlowdownDoc
 from airyard.wire.moment import Moment
 from airyard.wire.native import Name, Part
 
@@ -167,13 +168,15 @@ class ResidentDoc(Answer):
 
 
 class NodeAnswer(Answer):
-    """One node, its machine, and the runs on it."""
+    """One node, its machine, and the runs on it; ``incidents`` and ``slowdowns``: of power and cooling, for a day."""
 
     node: NodeDoc
     machine: MachineDoc
     runs: list[ResidentDoc]
     story: list[HealthStepDoc] = Field(default_factory=list)
     tests: list[IdleTestDoc] = Field(default_factory=list)
+    incidents: list[IncidentDoc] = Field(default_factory=list)
+    slowdowns: list[SlowdownDoc] = Field(default_factory=list)
 
 
 class CordonRequest(Part):

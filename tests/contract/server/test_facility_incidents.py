@@ -14,9 +14,11 @@ from airyard.core.cluster import Device, Machine, Node
 from airyard.core.commands import MachineSeen, Tick
 from airyard.core.events import FacilityIncidentBegan, FacilityIncidentEnded, SlowdownSeen
 from airyard.core.health.facility import QUIET_MS
+from airyard.wire.explain import ExplainAnswer
+from airyard.wire.facility import SlowedDoc
 from airyard.wire.health import HealthEventsAnswer
 from airyard.wire.nodes import NodeAnswer
-from server_yard import HEADERS, Yard
+from server_yard import HEADERS, Yard, submit
 
 PLACE = "rack r3"
 
@@ -98,6 +100,25 @@ class Servers:
         found = [line for line in asyncio.run(scene()).text.splitlines() if line.startswith(name + " ")]
         return found[0].removeprefix(name + " ") if found else ""
 
+    def started(self, nodes: int) -> int:
+        """Start a run on so many nodes; return its ID."""
+
+        async def scene() -> int:
+            async with self.yard.client() as client:
+                run = await submit(client, compute={"accelerator": "GPU_1xH100", "nodes": nodes})
+                await self.yard.begin(run["run_id"])
+                return int(run["run_id"])
+
+        return asyncio.run(scene())
+
+    def slowed(self, run_id: int) -> list[SlowedDoc]:
+        """Return what explain says of the supplies of a run's nodes."""
+
+        async def scene(client: httpx.AsyncClient) -> httpx.Response:
+            return await client.get(f"/runs/{run_id}/explain")
+
+        return ExplainAnswer.model_validate(self._ask(scene).json()).slowed
+
     def journalled(self) -> list[str]:
         wanted = (SlowdownSeen, FacilityIncidentBegan, FacilityIncidentEnded)
         entries = self.yard.context.journal.events_after(0)
@@ -145,6 +166,8 @@ def test_an_incident_begins_once_over_a_restart_is_told_and_blames_nobody(server
         told = servers.node(name)
         assert told.node.health is None
         assert told.story == []
+        assert told.incidents == [incident]
+        assert [one.node for one in told.slowdowns] == [name]
 
 
 def test_an_incident_ends_when_nothing_is_seen_any_more(servers: Servers) -> None:
@@ -179,3 +202,26 @@ def test_heat_of_a_rack_is_taken_back_from_nodes_that_it_was_counted_against(ser
     assert told.node.health is not None
     assert (told.node.health.state, told.node.health.score) == ("HEALTHY", 0)
     assert "facility" in told.story[-1].why
+
+
+def test_a_run_says_what_slows_its_nodes_down_while_it_does(servers: Servers) -> None:
+    run_id = servers.started(2)
+    state = servers.yard.loop.peek(lambda control: control.state)
+    attempt = state.runs[run_id].attempt
+    assert attempt is not None
+    one, other = sorted(member.node for member in attempt.members)
+    third, _ = sorted({"n0", "n1", "n2", "n3"} - {one, other})
+    assert servers.slowed(run_id) == []
+    servers.slow(third)
+    assert servers.slowed(run_id) == []  # it is none of its nodes
+    servers.slow(one)
+    (alone,) = servers.slowed(run_id)
+    assert (alone.incident, alone.nodes) == (False, [one])
+    assert alone.text.startswith(f"{one}: GPU 0 was slowed down")
+    servers.slow(other)
+    (told,) = servers.slowed(run_id)
+    assert (told.incident, told.supply, told.place, told.nodes) == (True, "POWER", PLACE, [one, other])
+    assert told.text == (
+        f"power of {PLACE} fails: it slows {one}, {other} of this run down, 3 nodes in all; no node is blamed"
+    )
+    assert "power supply" in told.next_step

@@ -266,3 +266,14 @@ def test_a_dry_run_says_when_it_would_start_and_what_would_help(airyard: Any) ->
     assert code == 0
     assert "expected         about 2030-01-31 14:05, by 2030-01-31 16:00" in out.splitlines()
     assert "would start      now with 2 nodes instead of 4" in out.splitlines()
+
+
+def test_power_and_cooling_that_slow_a_run_down_are_told_with_where_to_look() -> None:
+    one = {
+        "supply": "COOLING", "place": "rack r3", "nodes": ["n1"], "since": "2026-01-31T11:57:00Z", "incident": True,
+        "text": "cooling of rack r3 fails: it slows n1 of this run down", "next_step": "look at the cooling",
+    }  # fmt: skip
+    found = {"run_id": 7, "state": "ACTIVE", "reason": "RUNNING", "message": "it runs", "slowed": [one]}
+    lines = explain_text.page(found, UTC, NOW).splitlines()
+    at = lines.index("slowed down  cooling of rack r3 fails: it slows n1 of this run down (since 11:57)")
+    assert lines[at + 1].strip() == "look at the cooling"

@@ -53,7 +53,7 @@ RESIDENT = {
 def test_health_events_begin_with_incidents_of_the_facility(airyard: Any) -> None:
     incident = {
         "place": "rack r3", "supply": "POWER", "began": AT, "ended": None, "nodes": ["n1", "n2", "n3"],
-        "why": "the power brake is on at 3 of 4 nodes", "next_step": "look at the supply",
+        "why": "the power brake is on at 3 of 4 nodes: n1, n2, n3", "next_step": "look at the supply",
     }  # fmt: skip
     over = {**incident, "supply": "COOLING", "ended": LATER, "next_step": ""}
     slow = {"supply": "POWER", "place": "", "since": AT, "at": LATER, "device": 2, "message": "slowed down"}
@@ -67,10 +67,20 @@ def test_health_events_begin_with_incidents_of_the_facility(airyard: Any) -> Non
     assert first.startswith("From 2026-12-02 12:00:00")
     assert "cooling of rack r3 failed" in first
     assert second.startswith("Since 2026-12-02 12:00:00")
-    assert second.endswith("(the power brake is on at 3 of 4 nodes): look at the supply")
+    assert second.endswith(
+        "power of rack r3 fails (the power brake is on at 3 of 4 nodes: n1, n2, n3): look at the supply"
+    )
     # n2 is part of the incident, n9 is on its own.
-    assert third.endswith("power of n9: slowed down")
+    assert third.endswith("power of n9: slowed down (since 2026-12-02 12:00:00 +00:00)")
     assert "No node's health has changed" in err + out
+    more = {**incident, "nodes": ["n1", "n2", "n3", "n4"]}
+    out = airyard("health", "events", answers={"GET /health/events": [{**found, "incidents": [more]}]})[1]
+    assert "n1, n2, n3; 4 nodes by now): look" in out
+    # The page of a node has its own, with or without others.
+    told = {**page(node("n2")), "incidents": [incident], "slowdowns": [{**slow, "node": "n2"}]}
+    shown = airyard("nodes", "n2", answers={"GET /nodes/n2": [told]})[1].splitlines()
+    assert second in shown
+    assert third.replace("n9", "n2") in shown
     # An older server tells of none.
     older = {"events": [], "breakers": []}
     assert airyard("health", "events", answers={"GET /health/events": [older]})[0] == 0
