@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from airyard.app.health_views import tests
+from airyard.app import health_views
 from airyard.checks import catalogue
 from airyard.core.cluster import Machine, Node
 from airyard.core.commands import MachineSeen
@@ -304,7 +304,9 @@ def test_a_deep_test_that_made_room_goes_on_where_it_was_also_with_the_next_serv
     until(lambda: not idle._tests)
     known = state(few).tests[name]
     assert ([note.part for note in known.parts], known.deep) == (names[: agent.stops_after], None)
-    told = [one["message"].split(":")[0] for one in tests(state(few), name)]  # on the node's page
+    told = [
+        one["message"].split(":")[0] for one in health_views.tests(state(few), name)
+    ]  # on the node's page
     assert told[-agent.stops_after :] == [f"part {part}" for part in names[: agent.stops_after]]
     agent.stops_after = None
     again = made_for(few, check=agent.check, rules=rules)
