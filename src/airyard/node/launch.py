@@ -123,6 +123,8 @@ def airyard_variables(
         at_once = (order.get("hang") or _NO_WORD_ON_HANGS) != _NO_WORD_ON_HANGS
         users = {*(order.get("variables") or {}), *(order.get("secrets") or {})}
         folder = places.acknowledgement_file.parent
+        # Unset it says nothing of what went wrong between two nodes.
+        variables["NCCL_DEBUG"] = "WARN"
         variables.update(flight_variables(folder, at_once=at_once, users=users, bin_folder=bin_folder))
     if order.get("simulated"):
         variables["AIRYARD_SIMULATED"] = "1"

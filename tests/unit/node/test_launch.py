@@ -82,12 +82,14 @@ def test_flight_recorders_are_on_for_gangs_unless_the_user_says_otherwise(tmp_pa
         own = airyard_variables(asked, GO, places(tmp_path), address="127.0.0.1", token="t")
         return full_environment(asked, own, machine={"PATH": "/bin"}, view={}, cage={}, bin_folder=None)
 
-    assert "TORCH_NCCL_DUMP_ON_TIMEOUT" not in seen()
+    assert not {"TORCH_NCCL_DUMP_ON_TIMEOUT", "NCCL_DEBUG"} & seen().keys()
     gang = seen(world_size=16, hang={"timeout_s": None, "action": "report"})
     assert gang["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
     assert gang["TORCH_FR_DUMP_TEMP_FILE"] == f"{gang['AIRYARD_PROGRESS_DIR']}/flight-"
     assert "TORCH_FR_BUFFER_SIZE" not in gang
     assert gang["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "7"
+    assert gang["NCCL_DEBUG"] == "WARN"
+    assert seen(world_size=16, variables={"NCCL_DEBUG": "INFO"})["NCCL_DEBUG"] == "INFO"
     assert "TORCH_NCCL_DEBUG_INFO_PIPE_FILE" not in gang
     at_once = seen(world_size=16, hang={"timeout_s": 60, "action": "report"})
     assert "TORCH_NCCL_DEBUG_INFO_PIPE_FILE" in at_once

@@ -78,7 +78,7 @@ def fingerprint(settings: Mapping[str, str]) -> str:
     kept = {
         name: value
         for name, value in settings.items()
-        if not re.fullmatch(r"NCCL_(IB_HCA|SOCKET_IFNAME|HOSTID|DEBUG_FILE)", name)
+        if not re.fullmatch(r"NCCL_(IB_HCA|SOCKET_IFNAME|HOSTID|DEBUG|DEBUG_FILE|DEBUG_SUBSYS)", name)
     }
     text = "\n".join(f"{name}={kept[name]}" for name in sorted(kept))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
