@@ -87,12 +87,11 @@ class Stores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """MB/s of one file, written with a sync and read back past the cache; ``usual``: the fleet's median."""
+    """MB/s of one file, written with a sync and read back past the cache."""
 
     path: str
     write_mb_s: float = 0.0
     read_mb_s: float = 0.0
-    usual_mb_s: float | None = None
     problem: str = ""
 
 
@@ -261,7 +260,6 @@ def _digest(file: Path, until: float) -> str | None:
 
 def collect_speed(site: Site) -> Speed:
     """Write and read 128 MiB in the data folder, and remove it."""
-    usual = setting_of(site).known.get("storage_mb_s", "")
     probe = site.data_folder / f".airyard-speed-{os.getpid()}"
     block = os.urandom(_BLOCK)
     try:
@@ -284,7 +282,6 @@ def collect_speed(site: Site) -> Speed:
         path=str(site.data_folder),
         write_mb_s=_SPEED_BYTES / 1e6 / max(written_s, 1e-6),
         read_mb_s=_SPEED_BYTES / 1e6 / max(read_s, 1e-6),
-        usual_mb_s=float(usual) if usual else None,
     )
 
 
@@ -409,13 +406,14 @@ def _fast_enough(read: Speed, limits: Thresholds) -> Iterator[CheckResult]:
         )
         return
     text = f"{read.path}: {read.write_mb_s:,.0f} MB/s written, {read.read_mb_s:,.0f} MB/s read"
-    floor = (read.usual_mb_s or 0) * limits["storage_share_warn"]
-    if read.usual_mb_s is None:
+    usual = limits["storage_mb_s"]
+    floor = usual * limits["storage_share_warn"]
+    if not usual:
         yield passed(name, text, value=read.write_mb_s, unit="MB/s")
     elif read.write_mb_s < floor:
         yield warned(
             name,
-            f"{text}; the fleet's median is {read.usual_mb_s:,.0f} MB/s",
+            f"{text}; {usual:,.0f} MB/s are usual here",
             "look at the disk's health and at what else writes to it",
             value=read.write_mb_s,
             threshold=floor,
@@ -460,7 +458,7 @@ SPEED = Probe(
             name="storage.speed",
             number=49,
             title="speed of the data folder",
-            passes="storage_share_warn of the fleet's median, where one is known (else a warning)",
+            passes="storage_share_warn of storage_mb_s, where a site says what is usual (else a warning)",
             judge=_fast_enough,
             component=Component.DISK,
         ),

@@ -64,6 +64,7 @@ NAMES = frozenset(
         "shm_mib_per_gpu",
         "small_message_share",
         "sram_corrected_fail",
+        "storage_mb_s",
         "storage_share_warn",
         "subnet_manager",
     }

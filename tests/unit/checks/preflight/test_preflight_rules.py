@@ -19,7 +19,7 @@ from airyard.checks.preflight.load import Worked
 from airyard.checks.preflight.network import Clock, Ways, fingerprint
 from airyard.checks.preflight.storage import Speed, Stores
 from airyard.checks.preflight.ways import Way
-from airyard.checks.thresholds import limits, packaged
+from airyard.checks.thresholds import limits, of_pool, packaged
 from airyard.core.health.facts import CheckResult, CheckStatus
 
 H100 = limits(packaged(), "H100")
@@ -158,9 +158,9 @@ def test_adapters_names_do_not_make_two_machines_differ_and_settings_do() -> Non
 def test_speed_of_storage_is_told_and_warned_of() -> None:
     speed = Speed(path="/d", write_mb_s=100, read_mb_s=900)
     assert judged(storage.SPEED, "storage.speed", speed)[0].status is CheckStatus.PASS
-    assert (
-        judged(storage.SPEED, "storage.speed", replace(speed, usual_mb_s=201.0))[0].status is CheckStatus.WARN
-    )
+    for usual, status in ((199.0, CheckStatus.PASS), (201.0, CheckStatus.WARN)):
+        site = limits(of_pool(packaged(), {"all": {"storage_mb_s": usual}}, "train"), "H100")
+        assert judged(storage.SPEED, "storage.speed", speed, site)[0].status is status
     assert (
         judged(storage.SPEED, "storage.speed", replace(speed, problem="full"))[0].status is CheckStatus.FAIL
     )
