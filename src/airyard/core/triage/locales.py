@@ -31,13 +31,37 @@ _PHRASES = {
 }
 _FOREIGN = re.compile("|".join(f"({each})" for each in _PHRASES.values()))
 _ENGLISH = tuple(_PHRASES)
-HINTS = (
-    "nicht gefunden|introuvable|trouvée|encontrad|encontró la|non trovato|не найдена|未找到|見つかり|찾을 수"
-    "|Berechtigung|accordée|denegado|negad[ao]|negato|Отказано|权限|許可が|Speicher|Aucun espace|queda espacio"
-    "|espaço|устройстве|设备上|空き領域|Erreur de|segmento|segmenta[çz]|сегментирования|段错误|Getötet|arrêté"
-    "|Убито|已杀|強制終了"
-).encode()
-"""Without one of these there is none of the phrases."""
+_HINTS = (
+    (
+        "gefunden",
+        "introuvable",
+        "trouvée",
+        "encontrad",
+        "encontró la",
+        "trovato",
+        "denegado",
+        "negad",
+        "negato",
+    ),
+    ("espacio", "espaço", "segment", "accordée", "arrêté"),
+    ("Berechtigung", "Speicher", "Aucun espace", "Erreur de", "Getötet"),
+    ("не найдена", "Отказано", "устройстве", "сегментирования", "Убито"),
+    ("未找到", "見つかり", "찾을 수", "权限", "許可が", "设备上", "空き領域", "段错误", "已杀", "強制終了"),
+)
+
+
+def _hints() -> bytes:
+    """Return the words as few alternatives: each is tried at every place of a line that begins as one of its words."""
+    groups = []
+    for words in _HINTS:
+        octets = [word.encode() for word in words]
+        first = b"".join(sorted({word[:1] for word in octets}))
+        groups.append(b"[" + first + b"](?:" + b"|".join(word[1:] for word in octets) + b")")
+    return b"|".join(groups)
+
+
+HINTS = _hints()
+"""Without a fit of this there is none of the phrases."""
 
 
 def in_english(text: str) -> str:
