@@ -30,6 +30,7 @@ from typing import Any, Self
 
 from airyard.checks.children import die_with_parent
 from airyard.checks.contract import Check, Probe, Profile, Site, Thresholds
+from airyard.checks.hearing import received
 from airyard.checks.limit import with_layer
 from airyard.checks.preflight.results import result_from_json, result_to_json
 from airyard.core.errors import UserError
@@ -229,10 +230,11 @@ def _tell(file: _File, what: Mapping[str, Any]) -> None:
 def _heard(file: _File, until: float, late: str) -> dict[str, Any] | None:
     """Return what a file says next; None, with the problem noted and its process ended, where that is nothing."""
     try:
-        if not file.line.poll(max(0.0, until - time.monotonic())):
+        told = received(file.line, until, _MOST_BYTES)
+        if told is None:
             file.problem = late
         else:
-            said: dict[str, Any] = json.loads(file.line.recv_bytes(_MOST_BYTES))
+            said: dict[str, Any] = json.loads(told)
             if "problem" not in said:
                 return said
             file.problem = plain(str(said["problem"]), _SAID)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,12 +21,14 @@ from typing import Any
 from airyard.checks import nvml
 from airyard.checks.children import die_with_parent
 from airyard.checks.contract import Probe, Site, Thresholds
+from airyard.checks.hearing import received
 from airyard.checks.limit import with_layer
 from airyard.checks.own_files import Folder, OwnFiles
 from airyard.checks.thresholds import Table, generation_of, limits
 from airyard.core.health.facts import CheckResult, CheckStatus
 
 _KILL_S = 1.0
+_MOST_BYTES = 256 << 20
 
 
 def run(probes: Sequence[Probe], site: Site, table: Table, own: Folder | None = None) -> list[CheckResult]:
@@ -74,8 +77,9 @@ def _await(process: BaseProcess, receiver: Connection, until: float) -> Collecte
     found: Collected
     try:
         late: Collected = ("late", "it did not answer in time", int(left * 1000))
-        found = receiver.recv() if receiver.poll(left) else late
-    except EOFError:
+        told = received(receiver, until, _MOST_BYTES)
+        found = late if told is None else pickle.loads(told)
+    except (EOFError, OSError, ValueError, pickle.UnpicklingError):
         found = ("crashed", "its process ended without a word", 0)
     receiver.close()
     process.join(_KILL_S if found[0] == "read" else 0)

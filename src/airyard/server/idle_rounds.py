@@ -163,6 +163,7 @@ class IdleRounds:
                 name: until for name, until in self._rest_until_ms.items() if until > now_ms
             }
             resting = set(self._rest_until_ms)
+            pools = {pool for pool, until_ms in self._pool_rests.items() if until_ms > now_ms}
 
         def look(control: Control) -> list[IdleNode]:
             return idle_nodes(
@@ -175,7 +176,8 @@ class IdleRounds:
             )
 
         facts: list[IdleNode] = self._read(look)
-        return facts, plan(facts, ongoing, now_ms, settings.rules, sweeping=sweeping)
+        made = plan(facts, ongoing, now_ms, settings.rules, sweeping=sweeping, resting_pools=pools)
+        return facts, made
 
     def _stop_all(self) -> None:
         with self._lock:

@@ -45,6 +45,19 @@ AT_COLLECT = "    return Scratch(there=site.path"
 AT_JUDGE = "    if read.there:"
 
 
+_PIPE = (
+    "import gc, os, time; from multiprocessing.connection import Connection; "
+    "pipe = [o for o in gc.get_objects() if isinstance(o, Connection) and not o.closed][-1].fileno(); "
+)
+HALF = _PIPE + "os.write(pipe, (100).to_bytes(4, 'big') + b'{'); time.sleep(60)"
+"""Half a message, and then nothing."""
+DRIP = (
+    _PIPE + "os.write(pipe, (9999).to_bytes(4, 'big')); "
+    "[(os.write(pipe, b' '), time.sleep(.05)) for _ in range(9999)]"
+)
+"""A message that comes by the octet."""
+
+
 def collecting(what: str) -> str:
     return OWN.replace(AT_COLLECT, f"    {what}\n{AT_COLLECT}")
 
@@ -84,6 +97,9 @@ def test_a_check_of_ones_own_is_one_file(tmp_path: Path) -> None:
         (collecting("while True: pass"), "the probe scratch is late"),
         (collecting("raise SystemExit('enough')"), "the probe scratch crashed: SystemExit: enough"),
         (collecting("import os; os.kill(os.getpid(), 9)"), "the probe scratch crashed: its process ended"),
+        (collecting(HALF), "the probe scratch is late"),
+        (judging(HALF), "the rules of scratch are late"),
+        (collecting(DRIP), "the probe scratch is late"),
         (judging("raise KeyError('x')"), "the check itself crashed: KeyError: 'x'"),
         (judging("while True: pass"), "the rules of scratch are late"),
         (judging("import os; os._exit(3)"), "the rules of scratch crashed: its process ended"),

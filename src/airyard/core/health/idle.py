@@ -148,10 +148,12 @@ def plan(
     rules: IdleRules = DEFAULT,
     *,
     sweeping: Collection[str] = (),
+    resting_pools: Collection[str] = (),
 ) -> IdlePlan:
     """Return which tests to begin, to ask for room and to end. The same facts in any order give the same plan.
 
     ``sweeping``: the nodes of a sweep under way, each with or without a test at the moment; there is one at a time.
+    ``resting_pools``: those whose last sweep was broken off a moment ago; meanwhile it is the turn of others.
     Cost: nodes, sorted once.
     """
     known = {node.name: node for node in nodes}
@@ -168,7 +170,8 @@ def plan(
             begin.append((node.name, kind))
     sweep = None
     if not begin and not sweeping and (not busy or room >= 2):
-        sweep = _sweep(free, max(room // 2 * 2, 2), now_ms, rules)
+        awake = [node for node in free if node.pool not in resting_pools]
+        sweep = _sweep(awake, max(room // 2 * 2, 2), now_ms, rules)
     return IdlePlan(begin=tuple(begin), ask=ask, kill=kill, sweep=sweep)
 
 
@@ -213,7 +216,9 @@ def _sweep(free: Sequence[IdleNode], at_once: int, now_ms: int, rules: IdleRules
     pools: dict[tuple[str, str], list[IdleNode]] = {}
     for node in free:
         pools.setdefault((node.pool, node.like), []).append(node)
-    for key, nodes in sorted(pools.items()):
+    # Of several the one that was swept longest ago: what stays in doubt keeps no other from its turn.
+    swept_ms = {key: _latest(*(node.paired_tried_ms for node in nodes)) or 0 for key, nodes in pools.items()}
+    for key, nodes in sorted(pools.items(), key=lambda pool: (swept_ms[pool[0]], pool[0])):
         doubted = sum(node.doubted for node in nodes)
         if doubted and len(nodes) >= rules.sweep_from:
             count = min(max(2 * doubted, rules.sweep_from), SWEEP_MOST)

@@ -123,6 +123,24 @@ def test_nodes_whose_gang_failed_are_paired_first_and_do_not_wait_for_their_day(
     assert len(all_of_them.nodes) == 64
 
 
+def test_a_pool_in_doubt_does_not_keep_others_from_their_turn() -> None:
+    """Its sweep may be broken off again and again; meanwhile it rests, and among several in doubt turns are taken."""
+    doubted = [node(f"a{number}", pool="a", doubted=True) for number in range(4)]
+    others = fleet(6, pool="big", paired_ms=None)
+    first = plan([*doubted, *others], (), NOW).sweep
+    assert first is not None
+    assert first.pool == "a"
+    then = plan([*doubted, *others], (), NOW, resting_pools={"a"}).sweep
+    assert then is not None
+    assert then.pool == "big"
+    assert plan(doubted, (), NOW, resting_pools={"a"}).sweep is None
+    tried = [replace(one, paired_tried_ms=NOW - 1) for one in doubted]
+    more = [node(f"b{number}", pool="b", doubted=True, paired_tried_ms=NOW - 2) for number in range(4)]
+    turn = plan([*tried, *more], (), NOW).sweep
+    assert turn is not None
+    assert turn.pool == "b"
+
+
 @given(st.integers(0, 60), st.integers(0, 2**32))
 def test_at_most_a_fifth_and_the_same_in_any_order(count: int, seed: int) -> None:
     chance = Random(seed)
