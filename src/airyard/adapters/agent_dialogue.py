@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+import structlog
+
 import airyard
 from airyard.adapters.agent_facts import (
     fact_of_push,
@@ -27,6 +29,8 @@ from airyard.core.commands import MachineAway
 from airyard.core.ids import MemberKey
 from airyard.core.versions import AGENT, order_of_upgrade
 from airyard.ports.engine import FactSink, HealthSeen
+
+_log = structlog.get_logger("airyard.agents")
 
 
 class OtherVersion(Exception):
@@ -240,6 +244,9 @@ class Dialogue:
         if not self.machine:
             return
         ids, events = health_of_push(message, self.machine, self._nodes, self._now_ms())
+        if len(events) < len(ids):
+            left = sorted(set(ids) - {event.event_id for event in events})
+            _log.warning("health_not_read", machine=self.machine, events=left[:5], count=len(left))
 
         def taken() -> None:
             self.call("health_taken", ids=ids)

@@ -30,6 +30,8 @@ T = TypeVar("T")
 INBOX_LIMIT = 20_000
 BATCH_LIMIT = 256
 TICK_MS = 1000
+JUMP_MS = 30_000
+"""Of a clock that was set ahead by less nothing is late that was not nearly so."""
 SNAPSHOT_EVENTS = 10_000
 
 _log = structlog.get_logger("airyard.loop")
@@ -69,6 +71,8 @@ class ControlLoop:
         self._planning = planning or Planning()
         self._plan_in_making = False
         self._next_tick_ms = 0
+        self._ahead_ms: int | None = None
+        """How far the wall clock was before the steady one at the last tick."""
         self._snapshotting = threading.Lock()
         self._stopping = False
         self._journal_away = False
@@ -172,8 +176,15 @@ class ControlLoop:
             pass
         if self._clock.monotonic_ms() >= self._next_tick_ms:
             self._next_tick_ms = self._clock.monotonic_ms() + TICK_MS
-            items.append((Tick(), Future()))
+            items.append((Tick(jumped_ms=self._jumped_ms()), Future()))
         return items, False
+
+    def _jumped_ms(self) -> int:
+        """Return by how much the clock was set ahead since the last tick; a little is how clocks are kept."""
+        ahead_ms = self._clock.now_ms() - self._clock.monotonic_ms()
+        before_ms, self._ahead_ms = self._ahead_ms, ahead_ms
+        jumped_ms = 0 if before_ms is None else ahead_ms - before_ms
+        return jumped_ms if jumped_ms >= JUMP_MS else 0
 
     def _serve(self, items: Sequence[tuple[Command | Callable[[Control], Any], Future[Any]]]) -> None:
         commands = [(item, future) for item, future in items if not callable(item)]

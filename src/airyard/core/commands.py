@@ -378,7 +378,12 @@ class VerdictReached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time has passed; deadlines are looked at."""
+    """Time has passed; deadlines are looked at.
+
+    ``jumped_ms``: by so much the server's clock was set ahead since the last one; that time has not passed.
+    """
+
+    jumped_ms: int = 0
 
 
 HealthCommand = (

@@ -10,12 +10,17 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from airyard.core.health.facts import HealthEvent, Severity
 
+Moment = tuple[int, int]
+"""Milliseconds since 1970, by a clock that may be set; and of one that nobody sets, since the machine was started."""
+_NOTED = "noted"
+"""With an event on disk: at which two moments it came, and in which boot. It is not sent."""
 MOST = 1_000
 """So many events wait at most; then those that weigh least go first, and are counted."""
 _REWRITE_BYTES = 256 * 1024
@@ -25,9 +30,15 @@ _GRAVITY = tuple(severity.value for severity in Severity)
 class HealthOutbox:
     """The events of one agent, by their ids, in order."""
 
-    def __init__(self, path: Path, *, most: int = MOST) -> None:
-        """Take up what an agent before this one had not delivered. A line that was cut by a crash is left out."""
+    def __init__(
+        self, path: Path, *, most: int = MOST, now: Callable[[], Moment] | None = None, boot: str = ""
+    ) -> None:
+        """Take up what an agent before this one had not delivered. A line that was cut by a crash is left out.
+
+        ``now`` is asked for both clocks, ``boot`` names the boot in which the second one counts.
+        """
         self._path = path
+        self._now, self._boot = now or moment, boot
         self._most = most
         self._lock = threading.Lock()
         self._waiting: dict[str, dict[str, Any]] = {}
@@ -42,6 +53,9 @@ class HealthOutbox:
         with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
             event = json.loads(line)
             HealthEvent.from_json(event)
+            if _NOTED in event:
+                boot, wall_ms, steady_ms = event[_NOTED]
+                event[_NOTED] = [str(boot), int(wall_ms), int(steady_ms)]
             self._waiting[str(event["event_id"])] = event
 
     def add(self, events: Iterable[HealthEvent]) -> int:
@@ -50,7 +64,10 @@ class HealthOutbox:
         A disk that is full keeps nobody from being told: the events wait in memory then.
         """
         with self._lock:
-            new = [event.as_json() for event in events if event.event_id not in self._waiting]
+            noted = [self._boot, *self._now()]
+            new = [
+                {**event.as_json(), _NOTED: noted} for event in events if event.event_id not in self._waiting
+            ]
             for event in new:
                 self._waiting[event["event_id"]] = event
             if len(self._waiting) > self._most:
@@ -63,7 +80,16 @@ class HealthOutbox:
     def waiting(self, most: int) -> list[dict[str, Any]]:
         """Return the oldest events that nobody has taken yet."""
         with self._lock:
-            return list(self._waiting.values())[:most]
+            return [self._told(one) for one in list(self._waiting.values())[:most]]
+
+    def _told(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an event by the clock as it is now: one that was set since says another time for the same moment."""
+        told = {name: value for name, value in event.items() if name != _NOTED}
+        boot, wall_ms, steady_ms = event.get(_NOTED) or ("", 0, 0)
+        if self._boot and boot == self._boot:
+            wall_now_ms, steady_now_ms = self._now()
+            told["at_ms"] += wall_now_ms - wall_ms - (steady_now_ms - steady_ms)
+        return told
 
     def taken(self, ids: Iterable[str]) -> None:
         """Forget events that the server has journalled."""
@@ -105,6 +131,11 @@ class HealthOutbox:
                 os.close(fd)
             os.replace(temporary, self._path)
         self._bytes = len(text)
+
+
+def moment() -> Moment:
+    """Return both clocks of now."""
+    return time.time_ns() // 1_000_000, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
 def _line(event: dict[str, Any]) -> bytes:

@@ -69,7 +69,7 @@ class HealthWatch:
         self._folder = folder
         self._on_news = on_news
         self._settings = HealthSettings.load(folder / "settings.json")
-        self._outbox = HealthOutbox(folder / "outbox.jsonl")
+        self._outbox = HealthOutbox(folder / "outbox.jsonl", boot=boot_id())
         self._novelty = Novelty()
         self._evidence = EvidenceKeeper(folder)
         self._lock = threading.Lock()

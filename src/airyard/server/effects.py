@@ -56,6 +56,8 @@ from airyard.core.commands import (
 )
 from airyard.core.decide import Reply
 from airyard.core.errors import AiryardError, Unavailable
+from airyard.core.health.blame import COUNTS_MS
+from airyard.core.health.facts import HealthEvent
 from airyard.core.ids import AttemptKey, MemberKey
 from airyard.core.log_frames import LogStream
 from airyard.core.run import Attempt, Run, Tracking, TrackingState
@@ -313,6 +315,7 @@ class Effects:
         def settled(future: Future[Reply]) -> None:
             if future.exception() is None:
                 self.gauges.reported(fact.events)
+                _tell_too_old(fact.events, time.time_ns() // 1_000_000)
                 self.throttles.put(fact.events, time.monotonic_ns() // 1_000_000)
                 fact.taken()
 
@@ -469,3 +472,17 @@ def write_log_files(logs: LogStore, key: MemberKey, folder: Path) -> list[Path]:
         if out is not None:
             out.close()
     return files
+
+
+def _tell_too_old(events: Sequence[HealthEvent], now_ms: int) -> None:
+    """Say which events count no more because they are of another day: a clock may be wrong, or the server was away."""
+    for event in events:
+        if event.at_ms <= now_ms - COUNTS_MS:
+            _log.warning(
+                "health_too_old",
+                machine=event.machine,
+                rule=event.rule,
+                event=event.event_id,
+                hours=round((now_ms - event.at_ms) / 3_600_000, 1),
+                fix="look at the machine's clock (`timedatectl`); report it by hand if it still holds",
+            )

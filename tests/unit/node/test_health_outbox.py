@@ -86,3 +86,26 @@ def test_settings_keep_to_their_bounds(tmp_path: Path) -> None:
     assert HealthSettings.load(tmp_path / "health" / "settings.json") == said
     (tmp_path / "broken").write_text("[")
     assert HealthSettings.load(tmp_path / "broken") == HealthSettings()
+
+
+def test_a_clock_that_is_set_after_a_fault_makes_it_neither_older_nor_newer(tmp_path: Path) -> None:
+    """One that was a day behind and was put right while the event waited: it would count no more."""
+    path, clocks = tmp_path / "outbox.jsonl", [1_000_000, 5_000]
+    outbox = HealthOutbox(path, now=lambda: (clocks[0], clocks[1]), boot="b1")
+    outbox.add([event("a")])
+    assert outbox.waiting(1)[0]["at_ms"] == 7
+    clocks[:] = [1_000_000 + 86_400_000 + 2_000, 7_000]
+    for one in (outbox, HealthOutbox(path, now=lambda: (clocks[0], clocks[1]), boot="b1")):
+        (told,) = one.waiting(10)
+        assert told == {**event("a").as_json(), "at_ms": 7 + 86_400_000}
+    # Another boot: its steady clock says nothing of this one's.
+    (told,) = HealthOutbox(path, now=lambda: (clocks[0], 1), boot="b2").waiting(10)
+    assert told == event("a").as_json()
+
+
+def test_an_event_of_an_older_agent_and_a_broken_note_of_the_moment_keep_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "outbox.jsonl"
+    lines = [event("old").as_json(), {**event("odd").as_json(), "noted": "yesterday"}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    outbox = HealthOutbox(path, boot="b1")
+    assert outbox.waiting(10) == [event("old").as_json()]

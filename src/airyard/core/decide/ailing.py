@@ -205,8 +205,11 @@ def retest_done(state: ClusterState, command: RetestDone, now_ms: int) -> Decisi
     return _close(scratch)
 
 
-def tick(state: ClusterState, now_ms: int) -> Decision:
-    """Let time work on nodes that are not well: empty ones are quarantined, remedies begun, late ones given up."""
+def tick(state: ClusterState, now_ms: int, jumped_ms: int = 0) -> Decision:
+    """Let time work on nodes that are not well: empty ones are quarantined, remedies begun, late ones given up.
+
+    ``jumped_ms``: the clock was set ahead by so much, and a remedy or test under way is not late by that.
+    """
     if not state.health:
         return Decision()
     scratch = _scratch(state, now_ms)
@@ -215,6 +218,10 @@ def tick(state: ClusterState, now_ms: int) -> Decision:
         health = state.health[name]
         if name not in state.nodes:
             continue
+        if jumped_ms and (later := machine.jumped(health, jumped_ms)) is not health:
+            said = f"the server's clock was set ahead by {jumped_ms // 1000} s: it has all of its time still"
+            _note(scratch, name, later, said, TICK)
+            health = later
         if health.state is HealthState.DRAINING and name not in held:
             _note(scratch, name, machine.drained(health, now_ms), "no run holds a device of it", TICK)
         elif health.state is HealthState.QUARANTINED:

@@ -65,7 +65,7 @@ def tick(state: ClusterState, command: Tick, now_ms: int) -> Decision:
         events.append(KeysExpired(before_ms=now_ms - KEYS_KEPT_MS))
     events.extend(expired(state, now_ms))
     # Runs that end in this tick leave their nodes; what follows for the nodes is for the next one.
-    health = ailing.tick(state, now_ms)
+    health = ailing.tick(state, now_ms, command.jumped_ms)
     events.extend(health.events)
     actions.extend(health.actions)
     events.extend(supplying.tick(state, now_ms).events)

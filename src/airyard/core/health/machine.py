@@ -269,6 +269,14 @@ def aged(health: NodeHealth, now_ms: int) -> NodeHealth:
     return health
 
 
+IN_FLIGHT = frozenset({S.RESETTING, S.RETESTING, S.ENROLLING})
+
+
+def jumped(health: NodeHealth, by_ms: int) -> NodeHealth:
+    """Return the record after the clock was set ahead: what is under way has all of its time still."""
+    return replace(health, since_ms=health.since_ms + by_ms) if health.state in IN_FLIGHT else health
+
+
 def maintained(health: NodeHealth, now_ms: int, *, on: bool) -> NodeHealth:
     """Return the record of a node that a person takes over, or gives back to be tested."""
     if on:

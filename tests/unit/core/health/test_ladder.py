@@ -159,3 +159,35 @@ def test_tries_that_were_put_off_take_no_remedy_away() -> None:
         health = replace(health, state=HealthState.QUARANTINED)
     assert machine.beyond_cure(health, START_MS) == "3 remedies did not help"
     assert health.remedied_ms == (START_MS,) * 3
+
+
+@pytest.mark.parametrize("in_test", [False, True])
+def test_a_clock_that_is_set_ahead_makes_nothing_late_that_is_under_way(in_test: bool) -> None:
+    yard = Yard(*(node(name, None) for name in "abcd"))
+    fault = HealthEvent(
+        event_id="e",
+        rule="site.mount",
+        machine="a",
+        node="a",
+        at_ms=START_MS,
+        component=Component.DISK,
+        severity=Severity.CRITICAL,
+        source=Source.OPERATOR,
+        message="not mounted",
+    )
+    yard.do(c.HealthReported(events=(fault,)))
+    yard.tick(1)
+    yard.tick(1)
+    (action,) = yard.actions
+    assert isinstance(action, RunRemedy)
+    if in_test:
+        yard.do(c.RemedyDone(node="a", name=action.name, outcome=RemedyOutcome.SUCCEEDED))
+    state, hours = yard.state.health["a"].state, 3
+    yard.later(hours * 3600).do(c.Tick(jumped_ms=hours * 3_600_000))
+    assert yard.state.health["a"].state is state
+    yard.tick(60)
+    assert yard.state.health["a"].state is state
+    # What is really late still is.
+    yard.tick(ladder.RETEST_MS / 1000)
+    assert yard.state.health["a"].state is HealthState.QUARANTINED
+    assert "in time" in yard.state.health["a"].waits_for
