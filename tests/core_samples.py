@@ -342,6 +342,7 @@ HEALTH = NodeHealth(
 
 SAMPLES: tuple[e.Event, ...] = (
     e.EpochBegan(epoch=3, version="1.2"),
+    e.LeadBegan(epoch=3, version="1.2"),
     e.MachineJoined(machine=MACHINE, nodes=(NODE,)),
     e.MachineLeft(machine="m1"),
     e.NodeCordoned(node="m1", by="op", reason="fan"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -75,6 +77,13 @@ def test_what_the_policy_forbids_leaves_with_its_exit_code(own_yard: Yard) -> No
     assert f"project open would be gone, but run {run_id} is charged to it" in gone.stderr
 
 
+def begun(yard: Yard) -> dict[str, int]:
+    """How many servers took the journal over, and how many of them came to lead."""
+    kinds = "SELECT kind, count(*) FROM journal WHERE kind IN ('EpochBegan', 'LeadBegan') GROUP BY kind"
+    with closing(sqlite3.connect(next(yard.home.rglob("journal.db")))) as journal:
+        return dict(journal.execute(kinds).fetchall())
+
+
 def test_the_configured_file_is_declared_at_start_and_a_broken_one_refuses_it(own_yard: Yard) -> None:
     file = own_yard.home / "yard.yaml"
     with (own_yard.home / "config.toml").open("a") as config:
@@ -85,10 +94,12 @@ def test_the_configured_file_is_declared_at_start_and_a_broken_one_refuses_it(ow
     file.write_text(POLICY.replace("guarantee: 1, ceiling: 2", "guarantee: 3"))
     unfit = own_yard.run("list")
     assert (unfit.returncode, "pool fast has 2 devices on 2 nodes" in unfit.stderr) == (2, True)
+    assert begun(own_yard) == {"EpochBegan": 1}, "nobody is told of a server that does not come to lead"
 
     file.write_text(POLICY)
     history = data(own_yard, "projects", "--history")["history"]
     assert [entry["source"] for entry in history] == ["config"]
+    assert begun(own_yard) == {"EpochBegan": 2, "LeadBegan": 1}
     # What is applied by hand since holds over a restart, until the file is edited.
     (own_yard.work / "yard.yaml").write_text(POLICY.replace("ceiling: 2", "ceiling: 1"))
     assert own_yard.run("apply").returncode == 0

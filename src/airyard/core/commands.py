@@ -31,6 +31,11 @@ class BeginEpoch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BeginToLead:
+    """This server is ready: nothing of its configuration was refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeclareLease:
     """A leader grants leases of this length from now on, and says it again to prove that it still leads.
 
@@ -398,6 +403,7 @@ HealthCommand = (
 )
 Command = (
     BeginEpoch
+    | BeginToLead
     | SubmitRun
     | CancelRun
     | ResumeRun

@@ -42,6 +42,14 @@ class EpochBegan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeadBegan:
+    """The server of an epoch is ready to lead: its configuration holds. One that is refused its policy never is."""
+
+    epoch: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MachineJoined:
     """A machine and its nodes are as stated; replaces what was known of them."""
 
@@ -484,6 +492,7 @@ class RunRemoved:
 
 ClusterEvent = (
     EpochBegan
+    | LeadBegan
     | MachineJoined
     | MachineLeft
     | NodeCordoned

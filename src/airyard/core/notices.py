@@ -197,7 +197,7 @@ def _incident_ended(recorded: Recorded, event: events.FacilityIncidentEnded) -> 
     )
 
 
-def _epoch_began(recorded: Recorded, event: events.EpochBegan) -> Notice:
+def _lead_began(recorded: Recorded, event: events.LeadBegan) -> Notice:
     return Notice(
         kinds=(FleetNotice.SERVER_TAKEOVER,),
         key=_key(recorded),
@@ -216,6 +216,6 @@ SOURCES: Mapping[str, Callable[[Recorded, Any], Notice | None]] = {
     "FabricTested": _fabric_tested,
     "FacilityIncidentBegan": _incident_began,
     "FacilityIncidentEnded": _incident_ended,
-    "EpochBegan": _epoch_began,
+    "LeadBegan": _lead_began,
 }
 """Kind of an event in the journal → how to read a notice from it. What is not here is never looked at."""

@@ -150,6 +150,8 @@ class ClusterState:
                 self.departed.pop(event.run_id, None)
             case events.EpochBegan():
                 self.epoch, self.version = event.epoch, event.version
+            case events.LeadBegan():
+                pass  # for those who are told
             case events.MachineJoined():
                 self.offers = None
                 self._join(event, recorded.at_ms)

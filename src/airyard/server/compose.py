@@ -49,7 +49,7 @@ from airyard.server.app import create_app
 from airyard.server.audit import AuditLog
 from airyard.server.auth import SESSION_COOKIE, Gatekeeper
 from airyard.server.config import Config
-from airyard.server.configured_policy import declare_configured, read_configured
+from airyard.server.configured_policy import begin_to_lead, read_configured
 from airyard.server.context import AccessParts, Principal, ServerContext
 from airyard.server.doors import Doors, keep_ca, named_host, serve
 from airyard.server.effects import Effects
@@ -188,7 +188,7 @@ class Server:
             ).start()
             self._await_first_hello(loop, effects, engine)
             with _stopping_the_agent_on_failure(loop, engine):
-                declare_configured(loop, self._declared, context.owner)
+                begin_to_lead(loop, self._declared, context.owner)
             engine.warm(self._default_base())
             keeper = EstimateKeeper(loop, reads, SqlEstimateStore(self._database), self._clock)
             for part in (Housekeeper(context), keeper):

@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 
 from airyard.app.loop import ControlLoop
-from airyard.core.commands import DeclarePolicy
+from airyard.core.commands import BeginToLead, DeclarePolicy
 from airyard.core.decide import Declared
 from airyard.core.errors import AiryardError, UserError
 from airyard.spec.yard import LoadedYard, load_yard, placed
@@ -33,6 +33,12 @@ def read_configured(file: str | None) -> LoadedYard | None:
             code="BAD_CONFIG",
             fix="name a yard.yaml there, relative to the configuration file, or take the key out",
         ) from error
+
+
+def begin_to_lead(loop: ControlLoop, loaded: LoadedYard | None, owner: str) -> None:
+    """Declare the file's policy, and then have it known that this server leads. Blocks. Raises: UserError."""
+    declare_configured(loop, loaded, owner)
+    loop.submit(BeginToLead()).result(timeout=DECIDE_S)
 
 
 def declare_configured(loop: ControlLoop, loaded: LoadedYard | None, owner: str) -> None:

@@ -138,7 +138,7 @@ QUARANTINED = e.NodeHealthChanged(
             "More: airyard health events",
         ),
         (
-            e.EpochBegan(epoch=2, version="1.0"),
+            e.LeadBegan(epoch=2, version="1.0"),
             "server_takeover",
             "A server has begun to lead the yard: version 1.0, epoch 2. More: airyard status",
         ),

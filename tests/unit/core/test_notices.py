@@ -77,7 +77,7 @@ def test_a_node_s_health_is_told_when_its_state_changes(state: HealthState, expe
 def test_the_yard_s_other_events() -> None:
     assert words(e.NodeCordoned(node="n1", by="op", reason="dust")) == ["node_cordoned"]
     assert words(e.BreakerOpened(pool="h100", why="3 of 8")) == ["breaker_open"]
-    assert words(e.EpochBegan(epoch=2, version="1.0")) == ["server_takeover"]
+    assert words(e.LeadBegan(epoch=2, version="1.0")) == ["server_takeover"]
 
 
 def test_faults_between_nodes_are_told_when_they_begin_and_when_they_end() -> None:

@@ -116,6 +116,8 @@ def decide(state: ClusterState, command: commands.Command, now_ms: int) -> Decis
             return triaging.reached(state, command, now_ms)
         case commands.Tick():
             return timers.tick(state, command, now_ms)
+        case commands.BeginToLead():
+            return leasing.lead(state)
         case commands.BeginEpoch():
             return triaging.begin(state, command, now_ms)
         case _:

@@ -1,4 +1,4 @@
-"""Decides what a leader that grants leases makes known of them.
+"""Decides what a leader makes known of itself: that it leads, and the leases that it grants.
 
 Owns: the longest lease that anybody may count. Must not know: who was heard when (``app.leases``), clocks.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from airyard.core.commands import DeclareLease
 from airyard.core.decide.decision import Decision
-from airyard.core.events import Event, LeaseDeclared, MachineLeft
+from airyard.core.events import Event, LeadBegan, LeaseDeclared, MachineLeft
 from airyard.core.state import ClusterState
 
 
@@ -23,3 +23,8 @@ def declare(state: ClusterState, command: DeclareLease) -> Decision:
     if command.begins:
         events += [MachineLeft(machine=name) for name, machine in state.machines.items() if machine.alive]
     return Decision(events=tuple(events))
+
+
+def lead(state: ClusterState) -> Decision:
+    """Journal that the server of this epoch leads, which people are told of."""
+    return Decision(events=(LeadBegan(epoch=state.epoch, version=state.version),))
