@@ -148,10 +148,8 @@ class ClusterState:
             case events.RunRemoved():
                 self._drop(event.run_id)
                 self.departed.pop(event.run_id, None)
-            case events.EpochBegan():
+            case events.EpochBegan() | events.LeadBegan():  # the second says the same again, to be told
                 self.epoch, self.version = event.epoch, event.version
-            case events.LeadBegan():
-                pass  # for those who are told
             case events.MachineJoined():
                 self.offers = None
                 self._join(event, recorded.at_ms)
