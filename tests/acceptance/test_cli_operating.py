@@ -31,7 +31,7 @@ def number(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def until(yard: Yard, run_id: str, status: str) -> dict[str, Any]:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while True:
         run: dict[str, Any] = data(yard.run("get", run_id, "-o", "json"))
         if run["status"] == status:
@@ -48,7 +48,7 @@ def names(yard: Yard) -> list[str]:
 
 def moved(yard: Yard, run_id: str) -> dict[str, Any]:
     """Wait until a run has a second attempt that runs."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while True:
         run: dict[str, Any] = data(yard.run("get", run_id, "-o", "json"))
         if len(run["attempts"]) == 2 and run["status"] == "RUNNING":
@@ -101,7 +101,7 @@ def test_a_drained_node_becomes_empty_and_its_run_goes_on_elsewhere(yard: Yard) 
 
 
 def test_until_its_deadline_a_run_may_go_on(yard: Yard) -> None:
-    file = yard.write("ends", "sleep 1", accelerator="GPU_1xA10", more="preemption: {grace_seconds: 5}\n")
+    file = yard.write("ends", "sleep 8", accelerator="GPU_1xA10", more="preemption: {grace_seconds: 5}\n")
     run_id = number(yard.run("run", file, "-o", "json"))
     node = until(yard, run_id, "RUNNING")["attempts"][0]["members"][0]["node"]
     done = data(yard.run("drain", node, "--deadline", "1h", "-o", "json"))

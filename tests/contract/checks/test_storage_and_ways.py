@@ -78,12 +78,18 @@ def said(setting: Setting, name: str, table: Any = SPACIOUS) -> list[tuple[str, 
 
 
 def group() -> set[str]:
-    """Return who lives in the process group of the tests; what a probe starts is in it, whoever its parent is."""
-    found = set()
+    """Return who lives in the process group of the tests; what a probe starts is in it, whoever its parent is.
+
+    Workers of one pytest are one group; what another one has started is not looked at.
+    """
+    found, mine = set(), f"PYTEST_XDIST_WORKER={os.environ.get('PYTEST_XDIST_WORKER', '')}".encode()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, of_group = stat.read_text().rpartition(")")[2].split()[:3]
+            variables = stat.with_name("environ").read_bytes().split(b"\0")
         except (OSError, ValueError):
+            continue
+        if any(one.startswith(b"PYTEST_XDIST_WORKER=") and one != mine for one in variables):
             continue
         if of_group == str(os.getpgrp()) and state != "Z":
             found.add(stat.parent.name)
