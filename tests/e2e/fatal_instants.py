@@ -14,10 +14,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from e2e.yard import Yard, wait_for
+from postgres_server import PostgresServer
 
 SOURCE = Path(__file__).with_name("fatal_instant.c")
 
@@ -32,6 +34,14 @@ def build(folder: Path) -> Path:
     return library
 
 
+def postgres_of(request: pytest.FixtureRequest) -> PostgresServer | None:
+    """Return the PostgreSQL that a fixture's parameter asks for: ``sqlite`` or ``postgres``."""
+    if request.param == "sqlite":
+        return None
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
     """One event of the journal."""
@@ -42,10 +52,17 @@ class Told:
 
 
 class Fatal:
-    """A yard whose servers can be told when to die."""
+    """A yard whose servers can be told when to die. ``postgres``: keeps its journal in a database of its own there."""
 
-    def __init__(self, yard: Yard, library: Path) -> None:
+    def __init__(self, yard: Yard, library: Path, postgres: PostgresServer | None = None) -> None:
         self.yard = yard
+        self._postgres = postgres
+        self._database = ""
+        if postgres is not None:
+            url = postgres.make_database()
+            self._database = urlsplit(url).path.removeprefix("/")
+            with (yard.home / "config.toml").open("a") as config:
+                config.write(f"[journal]\nurl = {json.dumps(url)}\n")
         self._armed = yard.home / "fatal-instant"
         yard.set(LD_PRELOAD=str(library), FATAL_INSTANT=str(self._armed))
 
@@ -59,9 +76,20 @@ class Fatal:
         """Wait until the server has died of it."""
         wait_for(lambda: not self._armed.exists(), timeout, "the instant")
         wait_for(lambda: pid not in self.yard.processes(), timeout, "the end of the server")
+        wait_for(lambda: self._sessions() == 0, timeout, "the end of what it had begun in PostgreSQL")
+
+    def _sessions(self) -> int:
+        if self._postgres is None:
+            return 0
+        where = f"datname = '{self._database}'"
+        return int(self._postgres.psql(f"SELECT count(*) FROM pg_stat_activity WHERE {where}"))
 
     def journal(self) -> list[Told]:
         """Return all that is journalled, oldest first, as the next server will find it."""
+        if self._postgres is not None:
+            row = "json_build_object('seq', seq, 'kind', kind, 'data', data::json)"
+            found = self._postgres.psql(f"SELECT json_agg({row} ORDER BY seq) FROM journal", self._database)
+            return [Told(**each) for each in json.loads(found or "[]")]
         with tempfile.TemporaryDirectory() as folder:
             # A copy: whoever opens the file itself after a death goes by the index of its log, which may be behind.
             for name in ("journal.db", "journal.db-wal"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from e2e.fatal_instants import Fatal, build
+from e2e.fatal_instants import Fatal, build, postgres_of
 from e2e.yard import Yard, wait_for
 from webhook_receiver import Receiver
 
@@ -29,11 +29,18 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture(scope="module")
-def fatal(tmp_path_factory: pytest.TempPathFactory, environment_cache: Path) -> Iterator[Fatal]:
+def fatal(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    environment_cache: Path,
+    receiver: Receiver,
+) -> Iterator[Fatal]:
+    """One yard for all of a kind of journal."""
     folder = tmp_path_factory.mktemp("fatal")
+    receiver.received.clear()  # the yard before has the same numbers for its runs
     yard = Yard(folder / "home", environment_cache, simulate="GPU_1xA10=2")
     (yard.home / "config.toml").write_text('[notify]\nallow_hosts = ["127.0.0.1"]\n')
-    one = Fatal(yard, build(folder))
+    one = Fatal(yard, build(folder), postgres_of(request))
     yard.up()
     yield one
     yard.close()
@@ -78,7 +85,9 @@ def die(fatal: Fatal, run_id: int, instant: str) -> None:
 INSTANTS = [LOOKING, "write 1 AttemptStalled{run}", "commit 1 AttemptStalled{run}"]
 
 
-@pytest.mark.parametrize("instant", INSTANTS)
+@pytest.mark.parametrize(
+    ("fatal", "instant"), [("sqlite", instant) for instant in INSTANTS], indirect=["fatal"], scope="module"
+)
 def test_a_stall_is_told_once_whenever_the_server_dies(
     fatal: Fatal, receiver: Receiver, instant: str
 ) -> None:
@@ -112,8 +121,13 @@ RESTARTS = [
     'write 1 AttemptPlaced{run},"attempt":{run},"number":1,',
 ]
 
+PLACES = [
+    *(("sqlite", instant) for instant in RESTARTS),
+    ("postgres", "sent 1 AttemptStalled{run}"),
+]
 
-@pytest.mark.parametrize("instant", RESTARTS)
+
+@pytest.mark.parametrize(("fatal", "instant"), PLACES, indirect=["fatal"], scope="module")
 def test_a_gang_that_hangs_is_started_again_once_whenever_the_server_dies(
     fatal: Fatal, receiver: Receiver, instant: str
 ) -> None:

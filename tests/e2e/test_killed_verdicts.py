@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from e2e.fatal_instants import Fatal, build
+from e2e.fatal_instants import Fatal, build, postgres_of
 from e2e.yard import Yard, wait_for
 from webhook_receiver import Receiver
 
@@ -34,17 +34,21 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture(scope="module")
 def fatal(
-    tmp_path_factory: pytest.TempPathFactory, environment_cache: Path, receiver: Receiver
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    environment_cache: Path,
+    receiver: Receiver,
 ) -> Iterator[Fatal]:
-    """One yard for all: its journal has lived through all of these deaths at the end."""
+    """One yard for all of a kind of journal, which has lived through all of these deaths at the end."""
     folder = tmp_path_factory.mktemp("fatal")
+    receiver.received.clear()  # the yard before has the same numbers for its runs
     yard = Yard(folder / "home", environment_cache, simulate=f"{KIND}={NODES}")
     (yard.home / "config.toml").write_text(
         '[notify]\nallow_hosts = ["127.0.0.1"]\n'
         f'[[notify.fleet]]\non = ["node_cordoned"]\nto = "{receiver.url}/fleet"\n'
         '[health]\nsimulated_remedy_command = "true"\nsimulated_retest_command = "true"\n'
     )
-    one = Fatal(yard, build(folder))
+    one = Fatal(yard, build(folder), postgres_of(request))
     yard.up()
     yield one
     yard.close()
@@ -151,11 +155,21 @@ INSTANTS = {
     "the retry is placed": (["commit 1 AttemptPlaced{second}"], "AttemptPlaced", "MemberPreparing"),
 }
 """When the server dies; what the journal then has last of this attempt, and what it has not yet."""
+UNSURE = {
+    "the verdict's commit is under way": (["sent 1 AttemptJudged{of_0}"], "RunQueuedAgain", "AttemptPlaced")
+}
+"""PostgreSQL commits what it was asked to, though nobody is there any more to be told."""
+PLACES = [
+    *(("sqlite", instant) for instant in INSTANTS),
+    ("postgres", "the verdict is about to be written"),
+    ("postgres", "the verdict's commit is under way"),
+    ("postgres", "the retry is placed"),
+]
 
 
-@pytest.mark.parametrize("instant", INSTANTS)
+@pytest.mark.parametrize(("fatal", "instant"), PLACES, indirect=["fatal"], scope="module")
 def test_a_verdict_and_its_retry_outlive_a_server_that_dies(case: Case, instant: str) -> None:
-    fatal, (armed, has, lacks) = case.fatal, INSTANTS[instant]
+    fatal, (armed, has, lacks) = case.fatal, {**INSTANTS, **UNSURE}[instant]
     ill = case.submit(log_bytes=LONG_LOG_BYTES if "long" in instant else 0)
     left = case.fail_and_die(*armed)
     assert has in left, (instant, left)
@@ -171,6 +185,7 @@ def test_a_verdict_and_its_retry_outlive_a_server_that_dies(case: Case, instant:
     fatal.yard.ok("admin", "verify")
 
 
+@pytest.mark.parametrize("fatal", ["sqlite"], indirect=True, scope="module")
 def test_servers_that_die_one_after_another_cost_the_verdict_nothing(case: Case) -> None:
     ill = case.submit()
     assert "AttemptJudged" not in case.fail_and_die("commit 1 MemberLogsClosed{of_0}")
@@ -185,6 +200,7 @@ def test_servers_that_die_one_after_another_cost_the_verdict_nothing(case: Case)
     case.fatal.yard.ok("admin", "verify")
 
 
+@pytest.mark.parametrize("fatal", ["sqlite"], indirect=True, scope="module")
 def test_what_a_monitor_saw_while_no_server_was_there_confirms_the_verdict(
     case: Case, receiver: Receiver
 ) -> None:
