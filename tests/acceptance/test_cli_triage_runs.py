@@ -62,7 +62,8 @@ def test_a_job_that_speaks_of_ecc_makes_its_node_a_suspect_at_most(yard: Yard) -
 def test_what_has_not_failed_is_refused(yard: Yard) -> None:
     assert yard.run("run", yard.write("well", "true"), "--watch").returncode == 0
     done = yard.run("triage", "@last", "-o", "json")
-    assert json.loads(done.stdout)["error"]["code"] == "NOT_FAILED"
+    error = json.loads(done.stdout)["error"]
+    assert (error["code"], error["fix"]["text"]) == ("NOT_FAILED", "look at how it ended")
     done = yard.run("triage", "@last", "--attempt", "3", "-o", "json")
     assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (3, "NO_ATTEMPT")
     assert yard.run("triage", "999").returncode == 3

@@ -255,18 +255,27 @@ def _corrected(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
 def _rows(gpu: Gpu, limits: Thresholds) -> CheckResult | None:
     if gpu.remap_failure is None:
         return None
-    most = limits["remapped_uncorrected_fail"]
-    if gpu.remap_failure or gpu.banks_none or (gpu.remapped_uncorrected or 0) > most:
+    most, replaced = limits["remapped_uncorrected_fail"], gpu.remapped_uncorrected or 0
+    spent = (
+        "a row of memory could not be replaced"
+        if gpu.remap_failure
+        else "a bank of memory has no spare row left"
+        if gpu.banks_none
+        else f"{replaced} rows of memory were replaced"
+        if replaced > most
+        else ""
+    )
+    if spent:
         return failed(
             "gpu.rows",
-            f"{named(gpu)}: a row of memory could not be replaced, or no spare is left",
+            f"{named(gpu)}: {spent}",
             "have the GPU replaced",
             Component.GPU_MEMORY,
             Remedy.REPLACE,
             Retest.T3,
             device=gpu.index,
-            value=gpu.remapped_uncorrected,
-            threshold=most,
+            value=replaced if replaced > most else None,
+            threshold=most if replaced > most else None,
         )
     if gpu.remap_pending:
         return failed(

@@ -139,6 +139,11 @@ def root() -> None:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    # Whoever closed a stream wants nothing of it; Python has None in its place, which nothing can be written to.
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for as long as the process lives
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # as above
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")

@@ -11,6 +11,7 @@ import gzip
 import lzma
 import os
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -44,6 +45,8 @@ _NO_TEXT = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
 Of compressed data they are a tenth."""
 _MOST_FILES = 10_000
 _LEFT_OUT = ("EMPTY_LOG", "NOT_A_LOG")
+_STDIN = Path("/dev/stdin")
+"""What ``-`` names. It is read in this process only: others have none of it."""
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 """What PowerShell's ``>`` begins a file with."""
 
@@ -70,7 +73,16 @@ def logs_of(paths: Sequence[str], kernel: Sequence[str]) -> tuple[list[Log], lis
     notes: list[str] = []
     several = len(paths) + len(kernel) > 1
     for given, of_kernel in [*((given, None) for given in paths), *((given, True) for given in kernel)]:
-        path = Path(given)
+        if not given:
+            raise UserError(
+                "one of the names is empty",
+                code="LOG_NOT_FOUND",
+                fix="Name a file or a folder; a variable of the shell that is not set gives such a name.",
+            )
+        path = _STDIN if given == "-" else Path(given)
+        if path == _STDIN:
+            found.append(_piped(given, kernel=bool(of_kernel)))
+            continue
         if of_kernel is None and path.is_dir():
             _walk(path, found, notes)
             continue
@@ -89,6 +101,17 @@ def logs_of(paths: Sequence[str], kernel: Sequence[str]) -> tuple[list[Log], lis
             fix="Name the files, a rank each or all in one, or the folder that has them.",
         )
     return list(unique.values()), notes
+
+
+def _piped(name: str, *, kernel: bool) -> Log:
+    """Return what others pipe in. Raises: UserError where nobody does."""
+    if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
+        raise UserError(
+            f"{name} is what others pipe in, and nobody does",
+            code="LOG_NOT_FOUND",
+            fix="As in `kubectl logs POD | airyard triage -`; or name a file or a folder.",
+        )
+    return Log(path=_STDIN, name=name, kernel=kernel, octets=0)
 
 
 def _is_kernel(name: str) -> bool:
@@ -181,7 +204,7 @@ def _log(path: Path, name: str, *, kernel: bool, sure: bool = False) -> Log:
 
 def _is_packed(path: Path) -> Callable[[Path, Literal["rb"]], object] | None:
     """Return what opens a packed file, by its first octets: rotated logs lose their ending. A pipe is read as it is."""
-    if path.is_fifo():
+    if path == _STDIN or path.is_fifo():
         return None
     with open(path, "rb") as stream:
         head = stream.read(max(map(len, _PACKED)))
@@ -189,6 +212,8 @@ def _is_packed(path: Path) -> Callable[[Path, Literal["rb"]], object] | None:
 
 
 def _open(path: Path) -> IO[bytes]:
+    if path == _STDIN:
+        return open(0, "rb", closefd=False)
     opens = _is_packed(path)
     return (
         cast(IO[bytes], opens(path, "rb")) if opens is not None else open(path, "rb")
@@ -198,14 +223,25 @@ def _open(path: Path) -> IO[bytes]:
 def read(logs: Sequence[Log]) -> tuple[Findings, list[str]]:
     """Read all logs; also returns notes on those that are damaged, of which the lines before are read.
 
-    Raises: UserError where damaged ones have no whole line, and there is nothing else.
+    Raises: UserError where damaged ones have no whole line and there is nothing else, or nothing was piped in.
 
     Cost: one pass over each; memory does not grow with them. Much is read by as many processes as there are cores.
     """
+    found, damaged = _read_all(logs)
+    if not found.lines and not damaged:  # only what is piped in can be so
+        names = ", ".join(log.name for log in logs)
+        raise UserError(
+            f"{names} had nothing to read", code="EMPTY_LOG", fix="Look at what the command before it says."
+        )
+    return found, damaged
+
+
+def _read_all(logs: Sequence[Log]) -> tuple[Findings, list[str]]:
     cores = min(
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, len(logs)
     )
-    if cores < 2 or sum(log.octets for log in logs) < _MUCH:
+    alone = cores < 2 or any(log.path == _STDIN for log in logs)
+    if alone or sum(log.octets for log in logs) < _MUCH:
         return _merged(_read_one(log) for log in logs)
     # The largest first, so that no process is left alone with one at the end; findings keep the order of the logs.
     order = sorted(range(len(logs)), key=lambda place: -logs[place].octets)

@@ -13,7 +13,7 @@ from fastapi.concurrency import run_in_threadpool
 from airyard.app.triaging import health_events, triage
 from airyard.app.views import Document, rfc3339
 from airyard.core.errors import Conflict, Fix, NotFound
-from airyard.core.run import Attempt, Outcome, Run
+from airyard.core.run import Attempt, Outcome, Run, RunState
 from airyard.server.requests import PREFIX, Caller, Context, Ref, run_of
 from airyard.wire.triage import TriageAnswer
 
@@ -56,7 +56,9 @@ def _attempt(run: Run, number: int) -> Attempt:
     """Return the attempt that is meant. Raises: NotFound, Conflict for one that did not fail."""
     if number >= len(run.attempts):
         raise NotFound(
-            f"run {run.run_id} has no attempt {number}; it has {len(run.attempts)}", code="NO_ATTEMPT"
+            f"run {run.run_id} has no attempt {number}; it has {len(run.attempts)}",
+            code="NO_ATTEMPT",
+            fix="attempts count from 0; without --attempt the last that failed is meant",
         )
     if number != LATEST:
         chosen = run.attempts[number]
@@ -66,13 +68,19 @@ def _attempt(run: Run, number: int) -> Attempt:
         raise Conflict(
             f"attempt {number} of run {run.run_id} did not fail: it is {what}",
             code="NOT_FAILED",
-            fix=Fix(text="look at what it is doing", command=f"airyard explain {run.run_id}"),
+            fix=_look(run),
         )
     failed = [one for one in run.attempts if one.outcome in _FAILED]
     if not failed:
         raise Conflict(
             f"no attempt of run {run.run_id} has failed",
             code="NOT_FAILED",
-            fix=Fix(text="look at what it is doing", command=f"airyard explain {run.run_id}"),
+            fix=_look(run),
         )
     return failed[-1]
+
+
+def _look(run: Run) -> Fix:
+    if run.state is RunState.ENDED:
+        return Fix(text="look at how it ended", command=f"airyard get {run.run_id}")
+    return Fix(text="look at what it is doing", command=f"airyard explain {run.run_id}")

@@ -74,6 +74,22 @@ def test_each_rule_fires_once_when_a_reading_goes_wrong(
         assert read(well, ill, well, ill, well) == []  # each time for one look only
 
 
+@pytest.mark.parametrize(
+    ("reading", "said"),
+    [
+        ({"remap_failure": True}, "a row of memory could not be replaced"),
+        ({"banks_none": 1}, "a bank of memory has no spare row left"),
+        ({"remapped_uncorrected": 513}, "513 rows of memory were replaced"),
+    ],
+)
+def test_rows_that_are_spent_say_how_and_no_limit_that_was_kept(reading: dict[str, Any], said: str) -> None:
+    watch = GpuWatch(H100)
+    watch.read(gpus(WELL))
+    (one,) = watch.read(changed(**reading))
+    assert said in one.message
+    assert ("limit" in " ".join(one.evidence)) is ("remapped_uncorrected" in reading)
+
+
 def test_it_fires_again_after_it_was_well() -> None:
     well, ill = gpus(WELL), changed(recovery_action=1)
     assert read(well, ill, ill, well, ill) == [("gpu.recovery", "CRITICAL")] * 2

@@ -287,3 +287,38 @@ def test_what_a_container_printed_is_no_kernels_log_and_that_is_told(airyard: An
     found = told(airyard("triage", str(tmp_path), "-o", "json"))
     assert (found["class"], found["confirmed"]) == ("unknown", False)
     assert "take its heading off" in found["notes"][0]
+
+
+def piped(data: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    line = [sys.executable, "-m", "airyard.cli", "triage", *arguments]
+    return subprocess.run(line, input=data, capture_output=True, check=False, timeout=60)
+
+
+def test_what_is_piped_in_is_judged_alone_or_beside_files(tmp_path: Path) -> None:
+    said = piped(ECC.encode(), "-", "-o", "json")
+    found = json.loads(said.stdout)["data"]
+    assert (said.returncode, found["rule"], found["first_rank"], found["files"]) == (0, "cuda.ecc", 1, 1)
+    assert found["evidence"][0]["file"] == "-"
+    (tmp_path / "rank0.log").write_text("step 1\n")
+    both = piped(ECC.encode(), str(tmp_path / "rank0.log"), "-", "-o", "json")
+    assert json.loads(both.stdout)["data"]["files"] == 2
+    kernel = b"[   12.000000] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
+    confirmed = json.loads(piped(kernel, "--kernel", "-", "-o", "json").stdout)["data"]
+    assert (confirmed["rule"], confirmed["confirmed"]) == ("xid.79", True)
+    nothing = piped(b"", "-")
+    assert (nothing.returncode, nothing.stderr.startswith(b"error: - had nothing to read")) == (2, True)
+
+
+def test_an_empty_name_is_not_taken_for_this_folder(airyard: Any, tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text(ECC)
+    code, out, err = airyard("triage", str(tmp_path / "rank0.log"), "")
+    assert (code, out) == (2, "")
+    assert "error: one of the names is empty\nnext: Name a file or a folder; a variable of the shell" in err
+
+
+def test_streams_that_the_caller_closed_are_no_bug(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text(ECC)
+    line = f"{sys.executable} -m airyard.cli triage {tmp_path / 'rank0.log'}"
+    for closed in (">&-", "2>&-", ">&- 2>&-", "<&-"):
+        done = subprocess.run(f"{line} {closed}", shell=True, capture_output=True, check=False, timeout=60)
+        assert (done.returncode, done.stderr) == (0, b""), closed

@@ -27,8 +27,9 @@ def command(
     """Say why a run failed: cause, class, first failing rank, who is blamed, what to do, with the lines that say so.
 
     Of a run of the server by its ID: what was found when its latest failed attempt ended. Or of saved logs, without a
-    server: one file a rank, or one for all; .gz too. Files called dmesg*, kern*, kmsg*, journal*, messages* or syslog*
-    are taken for a kernel's log. Only such a one confirms that a machine is at fault, never what a job printed.
+    server: one file a rank, or one for all; .gz too; - for what is piped in. Files called dmesg*, kern*, kmsg*,
+    journal*, messages* or syslog* are taken for a kernel's log. Only such a one confirms that a machine is at fault,
+    never what a job printed.
     """
     if not paths and not kernel:
         raise click.UsageError("Name a run, or the files or folders of its logs.")

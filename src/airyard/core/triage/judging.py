@@ -456,8 +456,9 @@ def _of_silence(findings: Findings, exits: Sequence[RankExit]) -> FailureCause:
             )[:_EVIDENCE],
         )
     return _unknown(
-        "nothing.found", "nothing in these logs looks like a failure", findings, "nothing", Action.NONE
-    )
+        "nothing.found", "nothing in these logs looks like a failure", findings,
+        "nothing; if something did fail, look at the logs of all its ranks and at the kernel's", Action.NONE,
+    )  # fmt: skip
 
 
 def _who(exit_: RankExit) -> str:
