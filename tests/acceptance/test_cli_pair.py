@@ -155,7 +155,7 @@ def report(yard: Yard, node: str) -> None:
         },
     )
     with urllib.request.urlopen(asked) as answer:
-        assert json.load(answer) == {"taken": 1}
+        assert json.load(answer) == {"taken": 1, "notes": []}
 
 
 def test_a_pool_says_what_a_pair_has_to_reach(yard: Yard) -> None:

@@ -25,6 +25,8 @@ NEVER_OF_A_RUN = {"run: PREEMPTED", "run: LOST"}
 NEVER_SEEN = {"event: KeysExpired", "event: RunRemoved"}
 # Nodes here are in no rack, and nobody brakes their power: contract/server/test_facility_incidents lives through these.
 NEVER_SEEN |= {"event: SlowdownSeen", "event: FacilityIncidentBegan", "event: FacilityIncidentEnded"}
+# Said once the configuration's policy is declared, of which servers here have none; acceptance/test_cli_policy sees it.
+NEVER_SEEN |= {"event: LeadBegan"}
 
 _seen: dict[int, Counter[str]] = {}
 

@@ -47,7 +47,7 @@ AT_JUDGE = "    if read.there:"
 
 _PIPE = (
     "import gc, os, time; from multiprocessing.connection import Connection; "
-    "pipe = [o for o in gc.get_objects() if isinstance(o, Connection) and not o.closed][-1].fileno(); "
+    "pipe = [o for o in gc.get_objects() if issubclass(type(o), Connection) and not o.closed][-1].fileno(); "
 )
 HALF = _PIPE + "os.write(pipe, (100).to_bytes(4, 'big') + b'{'); time.sleep(60)"
 """Half a message, and then nothing."""
