@@ -28,6 +28,8 @@ PREPARE_NUMBER = 1
 LEASE_NUMBER = 0
 """LEASE is not counted: every answer of a leader that grants leases begins with it, before GO and anything else."""
 ENVIRONMENT_TIMEOUT_S = 1800
+Usual = Callable[[Node, str, str], Mapping[str, Any]]
+"""(node, pool, profile) -> what checks are told of the other nodes."""
 SecretLookup = Callable[[Run, str, str], tuple[str, bool]]
 """(run, scope, key) -> (value, whether it is masked). Raises: NotFound."""
 
@@ -66,6 +68,7 @@ class OrderDesk:
         node: Node | None,
         after: int,
         pool: PoolPolicy | None = None,
+        usual: Usual = lambda node, pool, profile: {},
     ) -> list[dict[str, Any]]:
         """Return the member's orders with numbers above ``after``, in order; ``pool`` has its prolog and epilog."""
         out: list[dict[str, Any]] = []
@@ -77,7 +80,8 @@ class OrderDesk:
                     "none: submit it again"
                 )
             afresh = to_pass_afresh(run, attempt.number)
-            out.append({**prepare, **_around(run, member, pool), "preflight": _preflight(node, pool, afresh)})
+            preflight = _preflight(node, pool, afresh, usual)
+            out.append({**prepare, **_around(run, member, pool), "preflight": preflight})
         for order in attempt.orders:
             if order.number > after:
                 out.append(self._order(run, attempt, member, order))
@@ -236,7 +240,7 @@ def _around(run: Run, member: Member, pool: PoolPolicy | None) -> dict[str, Any]
 
 
 def _preflight(
-    node: Node | None, pool: PoolPolicy | None, afresh: Sequence[str] = ()
+    node: Node | None, pool: PoolPolicy | None, afresh: Sequence[str], usual: Usual
 ) -> dict[str, Any] | None:
     """Return which checks the node passes first. ``strict``: the pool asked, so that every failure counts.
 
@@ -256,7 +260,7 @@ def _preflight(
         "uuids": uuids,
         **({"afresh": list(afresh)} if afresh else {}),
         "model": node.model if real else "",
-        **(told_checks(pool) if pool is not None else {}),
+        **({**told_checks(pool), **usual(node, pool.name, profile.value)} if pool is not None else {}),
     }
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from airyard.checks.limit import Limit
 from airyard.core.health.facts import CheckResult, CheckStatus, Component, Remedy, Retest
+from airyard.core.health.fleet_values import Usual
 
 
 class Profile(Enum):
@@ -53,6 +54,8 @@ class Thresholds:
     values: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     generation: str = ""
+    fleet: Mapping[str, Usual] = field(default_factory=dict)
+    """By check, what is usual among other nodes of the kind; where a limit was declared, that goes before it."""
 
     def __getitem__(self, name: str) -> float:
         """Return a limit, which knows whose it is. Raises: KeyError for a name that no file has."""

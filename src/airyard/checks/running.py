@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import pickle
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -26,16 +26,23 @@ from airyard.checks.limit import with_layer
 from airyard.checks.own_files import Folder, OwnFiles
 from airyard.checks.thresholds import Table, generation_of, limits
 from airyard.core.health.facts import CheckResult, CheckStatus
+from airyard.core.health.fleet_values import Usual
 
 _KILL_S = 1.0
 _MOST_BYTES = 256 << 20
 
 
-def run(probes: Sequence[Probe], site: Site, table: Table, own: Folder | None = None) -> list[CheckResult]:
+def run(
+    probes: Sequence[Probe],
+    site: Site,
+    table: Table,
+    own: Folder | None = None,
+    fleet: Mapping[str, Usual] | None = None,
+) -> list[CheckResult]:
     """Run all probes at once and return what every check came to, in the order of the probes. Never raises for a probe.
 
-    ``own``: the files of a site's own checks; theirs come last. Cost: one process a probe and a file; as long as the
-    slowest probe, and at most the longest deadline and a second.
+    ``own``: the files of a site's own checks; theirs come last. ``fleet``: what is usual among other nodes.
+    Cost: one process a probe and a file; as long as the slowest probe, and at most the longest deadline and a second.
     """
     context = multiprocessing.get_context("fork")
     began = time.monotonic()
@@ -51,7 +58,7 @@ def run(probes: Sequence[Probe], site: Site, table: Table, own: Folder | None = 
             (probe, _await(process, receiver, began + probe.deadline_s))
             for probe, process, receiver in running
         ]
-        thresholds = limits(table, _generation(read))
+        thresholds = replace(limits(table, _generation(read)), fleet=fleet or {})
         ours = [result for probe, found in read for result in _judge(probe, found, thresholds)]
         return [*ours, *files.judge(thresholds)]
 

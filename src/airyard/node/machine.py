@@ -320,17 +320,7 @@ def _on_prepared(state: RunnerState, event: Prepared, now_ms: int) -> Step:
 
 def _ready(state: RunnerState, now_ms: int) -> Step:
     assert state.prepared is not None
-    prepared = state.prepared
-    body = {
-        "address": prepared.address,
-        "prepared": {
-            "environment_ms": prepared.environment_ms,
-            "code_ms": prepared.code_ms,
-            "environment_hit": prepared.environment_hit,
-            **dict.fromkeys(prepared.passed, 1),
-        },
-        "meeting": prepared.meeting,
-    }
+    body = state.prepared.as_report()
     state, report = _report(replace(state, phase=Phase.READY), "READY", body, now_ms)
     if state.go is None:
         return state, [report]

@@ -58,6 +58,19 @@ class Prepared:
     environment_hit: bool = True
     passed: tuple[str, ...] = ()
     """What the node has passed just now, for the report: see ``core/health/shared.py``."""
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    """What it measured when it passed: see ``core/health/fleet_values.py``."""
+
+    def as_report(self) -> dict[str, Any]:
+        """Return the body of READY."""
+        prepared = {
+            "environment_ms": self.environment_ms,
+            "code_ms": self.code_ms,
+            "environment_hit": self.environment_hit,
+            **dict.fromkeys(self.passed, 1),
+        }
+        body = {"address": self.address, "prepared": prepared, "meeting": self.meeting}
+        return {**body, "measured": dict(self.measured)} if self.measured else body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,9 +71,9 @@ class NodeChecks:
     ) -> Callable[[], dict[str, Any]]:
         """Return the work of a round; the same name again replaces the first, which is ended.
 
-        ``asked``: ``name, node, profile, python``, and of its pool ``limits, storage``; of a part of the full profile
-        its name (``part``), those of all ``parts``, and its checks (``only``). ``busy``: a member lives on the node.
-        ``is_wanted``: somebody waits for the answer still. Raises: ChecksRefused, ValueError, KeyError.
+        ``asked``: ``name, node, profile, python``, and of its pool ``limits, storage, fleet``; of a part of the full
+        profile its name (``part``), those of all ``parts``, and its checks (``only``). ``busy``: a member lives on the
+        node. ``is_wanted``: somebody waits for the answer still. Raises: ChecksRefused, ValueError, KeyError.
         """
         name, profile = str(asked["name"]), Profile(asked["profile"])
         if node is None:
@@ -136,7 +136,7 @@ class NodeChecks:
         limits, storage = asked.get("limits"), tuple(asked.get("storage") or ())
         setting = preflight.setting_of(python, uuids, self._node_folder, limits, storage=storage)
         part, only = str(asked.get("part") or ""), tuple(str(one) for one in asked.get("only") or ())
-        setting = replace(setting, only=only)
+        setting = replace(setting, only=only, fleet=preflight.fleet_of(asked))
         wish = {"profile": profile.value, "nice": NICE, "setting": setting.as_json()}
         try:
             results = preflight.check(

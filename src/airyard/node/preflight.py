@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,12 @@ from airyard.checks.catalogue import is_sure
 from airyard.checks.contract import Profile
 from airyard.checks.preflight import certificate
 from airyard.checks.preflight.certificate import Identity
-from airyard.checks.preflight.results import results_from_json
+from airyard.checks.preflight.results import result_to_json, results_from_json
 from airyard.checks.preflight.setting import CACHES, Setting
 from airyard.checks.site_limits import FILE
 from airyard.checks.thresholds import VERSION
 from airyard.core.health.facts import CheckResult, CheckStatus, Component
+from airyard.core.health.fleet_values import measured
 from airyard.core.health.shared import PASSED
 from airyard.node.launch import of_checks
 
@@ -69,12 +70,13 @@ def run(
     writes: Sequence[Path] = (),
     account: Sequence[int] = (),
     servers: Sequence[str] = (),
+    tell: Callable[[dict[str, Any]], None] = lambda measured: None,
 ) -> tuple[str, ...]:
     """Check the node where the order asks for it; return what of the ``afresh`` it has passed just now.
 
     Raises: Unfit, PreflightInterrupted. Cost: nothing when certified, but for what another node has just failed:
     that is checked all the same. ``writes``: the run's own folders, which are there; ``account``: who will write
-    there, if not this process; ``servers``: all addresses.
+    there, if not this process; ``servers``: all addresses. ``tell``: gets what was measured.
     """
     asked = order.get("preflight")
     if not asked:
@@ -86,6 +88,8 @@ def run(
     now = identity_of(node, mine, node_folder, limits, storage)
     kept = certificate.load(path)
     certified = kept is not None and kept.holds(now, profile, _now_ms())
+    if certified and kept is not None:
+        _tell_measured(tell, kept.profile, kept.checks, (_now_ms() - kept.issued_ms) // 1000)
     afresh = tuple(str(name) for name in asked.get("afresh") or ())
     if certified and not afresh:
         return ()
@@ -98,6 +102,7 @@ def run(
         own=tuple(str(folder) for folder in writes),
         account=tuple(account),
         only=afresh if certified else (),
+        fleet=fleet_of(asked),
     )
     wish = {"profile": profile.value, "setting": setting.as_json()}
     results = check(wish, DEADLINE_S[profile], should_stop)
@@ -114,6 +119,7 @@ def run(
     note(f"preflight: {_count(results)} checks in {time.monotonic() - began:.1f} s")
     if certified:
         return _passed(afresh, results)  # of a part only: the certificate stays what it is
+    _tell_measured(tell, profile, map(result_to_json, results))
     passed = certificate.issue(
         replace(now, uuids=tuple(sorted({*mine, *(asked.get("uuids") or ())}))), profile, results, _now_ms()
     )
@@ -128,6 +134,23 @@ def _passed(names: Sequence[str], results: Sequence[CheckResult]) -> tuple[str, 
     seen = {result.check for result in results}
     odd = {result.check for result in results if result.status is not CheckStatus.PASS}
     return tuple(PASSED + name for name in names if name in seen - odd)
+
+
+def _tell_measured(
+    tell: Callable[[dict[str, Any]], None],
+    profile: Profile,
+    rows: Iterable[Mapping[str, Any]],
+    age_s: int = 0,
+) -> None:
+    """Tell what a round measured that others are compared with; nothing where it measured no such thing."""
+    if values := measured(rows):
+        tell({"profile": profile.value, "age_s": age_s, "values": values})
+
+
+def fleet_of(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a server told of other nodes; an older one tells nothing. No certificate is bound to it."""
+    told = asked.get("fleet")
+    return told if isinstance(told, Mapping) else {}
 
 
 def certificate_path(node_folder: Path, node: str) -> Path:

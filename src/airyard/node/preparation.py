@@ -74,6 +74,8 @@ class Workbench:
     environment_hit: bool = True
     passed: tuple[str, ...] = ()
     """What its node has passed just now (``machine_events.Prepared``)."""
+    measured: dict[str, Any] = field(default_factory=dict)
+    """What its node measured when it passed, for comparing the fleet (``core/health/fleet_values``)."""
     closers: list[Callable[[], None]] = field(default_factory=list)
 
     def before_exec(self) -> None:
@@ -210,6 +212,7 @@ class Preparation:
                 writes=(places.checkpoints, places.output),
                 account=(who.uid, who.gid, *who.groups) if who is not None else (),
                 servers=self._channel.servers.urls,
+                tell=bench.measured.update,
             )
         except preflight.PreflightInterrupted:
             raise PreparationError("CANCELLED", "the preparation was interrupted") from None

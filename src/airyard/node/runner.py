@@ -300,6 +300,7 @@ class Runner:
                     code_ms=bench.code_ms,
                     environment_hit=bench.environment_hit,
                     passed=bench.passed,
+                    measured=bench.measured,
                 )
             )
 

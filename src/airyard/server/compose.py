@@ -360,6 +360,7 @@ class Server:
             shutdown=self.ask_to_stop,
             gauges=effects.gauges,
             signs=effects.signs,
+            fleet=effects.fleet,
             throttles=effects.throttles,
             servers=self._servers(self._doors.public_url or url) if self._config.standby.servers else (),
         )

@@ -28,6 +28,7 @@ from airyard.ports.notice_store import NoticeStore
 from airyard.ports.read_store import ReadStore
 from airyard.ports.secrets import SecretStore
 from airyard.server.audit import AuditLog
+from airyard.server.fleet_values import FleetValues
 from airyard.server.gauges import Gauges
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class ServerContext:
     """What is to be told, and was; None in a server that tells nothing."""
     servers: tuple[str, ...] = ()
     """All servers of which one leads, this one first; empty where there is no standby."""
+    fleet: FleetValues = field(default_factory=FleetValues)
     gauges: Gauges = field(default_factory=Gauges)
     clock_offsets_ns: dict[MemberKey, int] = field(default_factory=dict)
     older_runners: set[MemberKey] = field(default_factory=set)

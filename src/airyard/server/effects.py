@@ -64,6 +64,7 @@ from airyard.core.run import Attempt, Run, Tracking, TrackingState
 from airyard.ports.engine import ContainmentSeen, Engine, Fact, HealthSeen, Samples
 from airyard.ports.log_store import LogStore
 from airyard.ports.tracker import Metric, TrackedRun
+from airyard.server.fleet_values import FleetValues
 from airyard.server.gauges import Gauges
 from airyard.server.idle_rounds import IdleRounds, IdleSettings
 from airyard.server.judges import Judges
@@ -115,6 +116,7 @@ class Effects:
         self.gauges = Gauges()
         self.throttles = Throttles()
         self.signs = GangSigns()
+        self.fleet = FleetValues()
         self._slow: queue.Queue[OpenTracking | CloseTracking | None] = queue.Queue()
         self._in_flight: set[Action] = set()
         self._lock = threading.Lock()
@@ -218,9 +220,14 @@ class Effects:
     def _check_idle(
         self, machine: str, asked: Mapping[str, Any], *, should_stop: Callable[[], bool]
     ) -> Mapping[str, Any]:
-        """Have a node checked as its pool says."""
-        told = told_by_pool(self._loop, str(asked["node"])) if self._loop is not None else {}
-        return self._engine.check_node(machine, {**asked, **told}, should_stop=should_stop)
+        """Have a node checked as its pool says, and against what is usual among the others; learn what it measured."""
+        if (loop := self._loop) is None:
+            return self._engine.check_node(machine, asked, should_stop=should_stop)
+        usual = self.fleet.told_to(loop, asked, time.time_ns() // 1_000_000)
+        told = {**told_by_pool(loop, str(asked["node"])), **usual}
+        answer = self._engine.check_node(machine, {**asked, **told}, should_stop=should_stop)
+        self.fleet.learn(loop, asked, answer, time.time_ns() // 1_000_000)
+        return answer
 
     def _pair_nodes(
         self, machines: tuple[str, str], asked: Mapping[str, Any], *, should_stop: Callable[[], bool]

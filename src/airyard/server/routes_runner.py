@@ -9,6 +9,7 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import structlog
@@ -325,8 +326,9 @@ async def _orders_now(
         return []
     if after >= PREPARE_NUMBER:
         return desk.orders(run, attempt, member, node, after, pool)
+    usual = partial(context.fleet.usual, now_ms=context.clock.now_ms())
     # Its secrets are read from disk: not on the event loop.
-    return await run_in_threadpool(desk.orders, run, attempt, member, node, after, pool)
+    return await run_in_threadpool(desk.orders, run, attempt, member, node, after, pool, usual)
 
 
 async def _take_reports(
@@ -335,6 +337,7 @@ async def _take_reports(
     offset_ns = _offset(context, key, int(body.get("sent_ns", received_ns)), received_ns)
     now_ms = context.clock.now_ms()
     taken: list[Report] = []
+    measured: Any = None
     number = 0
     for item in body.get("reports", ()):
         if item.get("kind") == "PROGRESS":
@@ -353,6 +356,8 @@ async def _take_reports(
             if report.logs is not None and not await _logs_arrived(context, key, report.logs):
                 break
             taken.append(report)
+            if report.kind is ReportKind.READY:
+                measured = item.get("measured")
         number = int(item["number"])
     if taken:
         answer = await asyncio.wrap_future(
@@ -363,6 +368,7 @@ async def _take_reports(
             raise AttemptOver(f"attempt {key.attempt_key} is over")
         if any(report.kind in (ReportKind.READY, ReportKind.EXITED) for report in taken):
             context.progress.pop(key, None)
+        context.fleet.heard(context.loop, key, measured, now_ms)
     return number
 
 

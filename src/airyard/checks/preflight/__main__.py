@@ -20,6 +20,7 @@ from airyard.checks.preflight.results import result_to_json
 from airyard.checks.preflight.setting import Setting
 from airyard.checks.site_limits import limits_of
 from airyard.checks.thresholds import of_pool, wrong_of_pool
+from airyard.core.health.fleet_values import usual_from_json
 
 
 def check(wish: dict[str, Any]) -> list[dict[str, Any]]:
@@ -35,7 +36,7 @@ def check(wish: dict[str, Any]) -> list[dict[str, Any]]:
     probes = catalogue.probes(profile)
     if setting.only:
         probes, own = catalogue.only(probes, setting.only), own if catalogue.OWN in setting.only else None
-    results = [*told, *running.run(probes, setting, table, own)]
+    results = [*told, *running.run(probes, setting, table, own, usual_from_json(setting.fleet))]
     return [result_to_json(one) for one in results]
 
 

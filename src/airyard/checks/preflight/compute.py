@@ -21,9 +21,11 @@ from statistics import median
 from typing import Any, Protocol
 
 from airyard.checks.contract import Check, Probe, Site, Thresholds, failed, passed, skipped, warned
+from airyard.checks.limit import is_own
 from airyard.checks.preflight import load
 from airyard.checks.preflight.setting import setting_of
 from airyard.core.health.facts import CheckResult, CheckStatus, Component, Remedy, Retest
+from airyard.core.health.fleet_values import GEMM
 
 CHILD = Path(__file__).with_name("torch_child.py")
 FAST_S, FULL_S = 50.0, 840.0
@@ -280,6 +282,12 @@ def _gemm(read: Outcomes, limits: Thresholds) -> Iterator[CheckResult]:
         return
     values = _numbers(read["gemm"].values["tflops"])
     found = list(_floor(check, "bf16 products", values, limits.get("gemm_tflops"), "TFLOPS", Component.GPU))
+    behind = list(_behind(check, values, limits))
+    if behind:
+        slow = {one.device for one in behind}
+        yield from (one for one in found if one.status is not CheckStatus.PASS and one.device not in slow)
+        yield from behind
+        return
     fastest = max(values.values(), default=0.0)
     spread = 1 - min(values.values()) / fastest if fastest else 0.0
     if all(one.status is CheckStatus.PASS for one in found) and spread > limits["gemm_spread_warn"]:
@@ -295,6 +303,34 @@ def _gemm(read: Outcomes, limits: Thresholds) -> Iterator[CheckResult]:
         )
         return
     yield from found
+
+
+def _behind(check: str, values: Mapping[str, float], limits: Thresholds) -> Iterator[CheckResult]:
+    """Name the GPUs that are slower than is usual among other nodes, but not those below the table's floor already.
+
+    Where machine or pool declare a floor of their own, it is that floor alone.
+    """
+    usual = limits.fleet.get(GEMM)
+    if usual is None or is_own(limits.sources.get("gemm_tflops", "")):
+        return
+    share, floor = limits["gemm_fleet_share"], limits.get("gemm_tflops") or 0.0
+    for device, value in values.items():
+        if floor <= value < share * usual.median:
+            yield failed(
+                check,
+                f"GPU {device}: bf16 products {value:,.1f} TFLOPS, {value / usual.median:.2f} of the "
+                f"{usual.median:,.0f} that are the median of {usual.nodes} other nodes of its kind, "
+                f"{share:g} of it are the least",
+                "run it again alone; if it stays so, look at its temperature, power and clocks under load, reset the "
+                "GPU, then reboot the machine",
+                Component.GPU,
+                Remedy.GPU_RESET,
+                Retest.T3,
+                device=int(device) if device.isdigit() else None,
+                value=value,
+                threshold=share * usual.median,
+                unit="TFLOPS",
+            )
 
 
 def _memory(read: Outcomes, limits: Thresholds) -> Iterator[CheckResult]:
@@ -463,7 +499,8 @@ PROBE = Probe(
             "compute.gemm",
             42,
             "products of matrices (bf16)",
-            "gemm_tflops on every GPU; within gemm_spread_warn of each other (else a warning)",
+            "gemm_tflops on every GPU, and gemm_fleet_share of the median of other nodes of its pool and kind; within "
+            "gemm_spread_warn of each other (else a warning)",
             _gemm,
             Component.GPU,
         ),

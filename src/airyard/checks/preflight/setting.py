@@ -39,13 +39,15 @@ class Setting(Site):
     clock_offset_ms: float | None = None
     """This machine's clock less the controller's, where somebody measured it."""
     known: Mapping[str, str] = field(default_factory=dict)
-    """What it was at enrolment: ``uuids``, and ``storage_mb_s`` where somebody knows what is usual."""
+    """What it was at enrolment: ``uuids``."""
     limits_file: str = ""
     """A site's own limits over the packaged ones."""
     pool: str = ""
     """Whose ``pool_limits`` they are."""
     pool_limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Limits of the node's pool, over those of the site; table → name → value."""
+    fleet: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """What is usual among other nodes, as the server tells it (``core/health/fleet_values.py``)."""
     only: tuple[str, ...] = ()
     """The checks that are wanted; none: all of the profile."""
     own_folder: str = ""

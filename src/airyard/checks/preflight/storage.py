@@ -33,6 +33,7 @@ from airyard.checks.contract import (
 from airyard.checks.mount_checks import remote_kinds
 from airyard.checks.preflight.setting import setting_of
 from airyard.core.health.facts import CheckResult, Component
+from airyard.core.health.fleet_values import STORAGE
 
 _BLOCK = 4 << 20
 _SPEED_BYTES = 128 << 20
@@ -406,14 +407,16 @@ def _fast_enough(read: Speed, limits: Thresholds) -> Iterator[CheckResult]:
         )
         return
     text = f"{read.path}: {read.write_mb_s:,.0f} MB/s written, {read.read_mb_s:,.0f} MB/s read"
-    usual = limits["storage_mb_s"]
+    usual, said = limits["storage_mb_s"], "are usual here"
+    if not usual and (fleet := limits.fleet.get(STORAGE)) is not None:
+        usual, said = fleet.median, f"are the median of {fleet.nodes} other nodes of its kind"
     floor = usual * limits["storage_share_warn"]
     if not usual:
         yield passed(name, text, value=read.write_mb_s, unit="MB/s")
     elif read.write_mb_s < floor:
         yield warned(
             name,
-            f"{text}; {usual:,.0f} MB/s are usual here",
+            f"{text}; {usual:,.0f} MB/s {said}",
             "look at the disk's health and at what else writes to it",
             value=read.write_mb_s,
             threshold=floor,
@@ -458,7 +461,8 @@ SPEED = Probe(
             name="storage.speed",
             number=49,
             title="speed of the data folder",
-            passes="storage_share_warn of storage_mb_s, where a site says what is usual (else a warning)",
+            passes="storage_share_warn of storage_mb_s, where a site says what is usual, else of the median of other "
+            "nodes of its pool and kind (else a warning)",
             judge=_fast_enough,
             component=Component.DISK,
         ),

@@ -28,6 +28,7 @@ NAMES = frozenset(
         "ecc_corrected_warn",
         "foreign_memory_mib_fail",
         "gdr_gbit_s",
+        "gemm_fleet_share",
         "gemm_spread_warn",
         "gemm_tflops",
         "idle_power_w_least",
