@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airyard.core import commands as c
@@ -79,6 +79,20 @@ def takes_out(decision: Decision) -> bool:
     )
 
 
+REPLAYS = [of("a", "gpu.pcie_replays", 0, Severity.WARNING, Source.NVML, 0)] * 10
+A_FULL_BUDGET = [
+    *REPLAYS,
+    of("a", "gpu.pcie_replays", 0, Severity.WARNING, Source.NVML, 1),
+    of("a", "gpu.pcie_replays", 0, Severity.WARNING, Source.NVML, None),
+    of("b", "xid.48", 0, Severity.WARNING, Source.NVML, 0),
+    of("c", "xid.48", 0, Severity.WARNING, Source.NVML, 0),
+    *[of("a", "xid.48", 0, Severity.WARNING, Source.NVML, 0)] * 6,
+    of("c", "job.xid.79", 0, Severity.WARNING, Source.JOB_LOG, 0),
+]
+"""Node c is kept in by the budgets; text about it is no reason to look at them anew."""
+
+
+@example(A_FULL_BUDGET)
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.one_of(MONITORS, JOBS, FORGED), max_size=24))
 def test_no_report_of_text_takes_a_node_out(script: list[HealthEvent]) -> None:

@@ -94,7 +94,8 @@ def _judge(scratch: Scratch, name: str, hits: list[Hit], by: str) -> None:
     new = gravest(came)
     why = (new.message if new is not None else "") + (f" (and {len(came) - 1} more)" if len(came) > 1 else "")
     asked = machine.verdict(health)
-    if asked is HealthState.CORDONED:
+    # What a job could have printed is noted, and no more: of what was known before, budgets have kept the node in.
+    if asked is HealthState.CORDONED and any(hit.confirmed for hit in came):
         _take_out(scratch, name, health, why, by, new)
     elif asked is HealthState.SUSPECT:
         _note(scratch, name, machine.suspected(health, now_ms), why, by, new=new)
