@@ -211,4 +211,4 @@ def test_an_endless_word_before_a_fault_is_read_once() -> None:
         found = reader.findings()
         took_s.append(time.process_time() - began)
         assert [one.quoted for one in found.findings] == [True] * 20
-    assert took_s[1] < 10 * took_s[0]
+    assert took_s[1] < 25 * took_s[0]
